@@ -1,0 +1,243 @@
+//! `convergence`: the fleet's truth about one position, from the agents' latest reports.
+//!
+//! Invariant: "converged" is only said when every router that a policy addresses was listed with what is wanted, by an
+//! agent that is fresh and had folded the position in. Silence, staleness and "no router at all" are never convergence.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::ids::{Position, RouterId, Timestamp};
+use crate::name::{AgentId, FrontendId, Name};
+use crate::scope::{PolicyKey, PolicyKind, WorkerType};
+use crate::status::{AgentStatus, ApplyState, Capability, LogState, addressed};
+
+/// An agent's latest report and when it arrived, by the reader's own clock.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Heard {
+    /// The report.
+    pub status: AgentStatus,
+    /// When it arrived here. Ages are counted from this, never from the agent's clock.
+    pub heard_at: Timestamp,
+}
+
+/// When silence counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Patience {
+    /// An agent that is silent for longer is stale, in milliseconds.
+    pub stale_after_ms: u64,
+    /// An agent that is silent for longer has left the fleet, in milliseconds.
+    pub gone_after_ms: u64,
+}
+
+/// One place where a policy must arrive: a router, or one model's thresholds on one frontend.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Place {
+    /// Agent that looks after it.
+    pub agent: AgentId,
+    /// Frontend.
+    pub frontend: FrontendId,
+    /// Model.
+    pub model: Name,
+    /// Role; absent for thresholds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub worker_type: Option<WorkerType>,
+    /// The router; absent for thresholds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub router_id: Option<RouterId>,
+    /// Where it stands.
+    pub state: ApplyState,
+    /// Why it is not applied, where known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
+/// An agent that cannot be counted on for an answer.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Missing {
+    /// Which agent.
+    pub agent: AgentId,
+    /// Which frontend, when only one of its frontends is missing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub frontend: Option<FrontendId>,
+    /// What is known.
+    pub why: String,
+}
+
+/// Where a change has arrived.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Convergence {
+    /// In one word.
+    pub outcome: Outcome,
+    /// The position that was asked about.
+    pub position: Position,
+    /// Places that have it.
+    pub applied: Vec<Place>,
+    /// Places that refused it.
+    pub refused: Vec<Place>,
+    /// Places that do not have it yet.
+    pub pending: Vec<Place>,
+    /// Agents or frontends of which too little is known to say.
+    pub missing: Vec<Missing>,
+}
+
+/// The fleet's truth in one word.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    /// Every addressed router has it, and at least one is addressed.
+    Converged,
+    /// Every addressed router has answered for it, and at least one refused.
+    Refused,
+    /// Some are not there yet, or too little is known.
+    Pending,
+    /// No live router is addressed: it is kept, and applies to none.
+    NoRouter,
+}
+
+/// Where the changes of these policies up to `position` have arrived.
+#[must_use]
+pub fn convergence(
+    heard: &[Heard],
+    policies: &[PolicyKey],
+    position: Position,
+    now: Timestamp,
+    patience: Patience,
+) -> Convergence {
+    let mut out = Convergence {
+        outcome: Outcome::Pending,
+        position,
+        applied: Vec::new(),
+        refused: Vec::new(),
+        pending: Vec::new(),
+        missing: Vec::new(),
+    };
+    for Heard { status, heard_at } in heard {
+        let silent_ms = now.since_ms(*heard_at);
+        if silent_ms > patience.gone_after_ms {
+            continue;
+        }
+        let group = status.group.as_ref();
+        if policies
+            .iter()
+            .all(|policy| policy.scope.group.is_some() && policy.scope.group.as_ref() != group)
+        {
+            continue;
+        }
+        let mut miss = |frontend: Option<&FrontendId>, why: String| {
+            out.missing.push(Missing {
+                agent: status.agent.clone(),
+                frontend: frontend.cloned(),
+                why,
+            });
+        };
+        if silent_ms > patience.stale_after_ms {
+            miss(None, format!("stale: silent for {silent_ms} ms"));
+            continue;
+        }
+        if status.log.position < position {
+            let state = match status.log.state {
+                LogState::Starting => "starting",
+                LogState::Following => "behind",
+                LogState::LocalCopy => "without the log",
+                LogState::Refused => "refusing the log",
+            };
+            miss(
+                None,
+                format!("{state}: at position {}", status.log.position),
+            );
+            continue;
+        }
+        for frontend in &status.frontends {
+            if !frontend.reachable {
+                miss(
+                    Some(&frontend.frontend),
+                    frontend
+                        .error
+                        .clone()
+                        .unwrap_or_else(|| "unreachable".to_owned()),
+                );
+            } else if frontend.capability == Capability::Unknown {
+                miss(Some(&frontend.frontend), "not listed yet".to_owned());
+            }
+        }
+        sort_places(status, policies, position, &mut out);
+    }
+    out.outcome = if !out.pending.is_empty() || !out.missing.is_empty() {
+        Outcome::Pending
+    } else if !out.refused.is_empty() {
+        Outcome::Refused
+    } else if out.applied.is_empty() {
+        Outcome::NoRouter
+    } else {
+        Outcome::Converged
+    };
+    out
+}
+
+/// Sorts every place of one agent that the policies address.
+fn sort_places(
+    status: &AgentStatus,
+    policies: &[PolicyKey],
+    position: Position,
+    out: &mut Convergence,
+) {
+    let group = status.group.as_ref();
+    for frontend in status
+        .frontends
+        .iter()
+        .filter(|frontend| frontend.reachable)
+    {
+        let routers = frontend.routers.iter().filter(|router| {
+            policies.iter().any(|policy| {
+                policy.kind == PolicyKind::WorkerSelection
+                    && addressed(&policy.scope, router, group)
+            })
+        });
+        let thresholds = frontend.thresholds.iter().filter(|at| {
+            policies.iter().any(|policy| {
+                policy.kind == PolicyKind::BusyThreshold
+                    && policy.scope.matches_model(&at.model, group)
+            })
+        });
+        let places = routers
+            .map(|router| {
+                let place = Place {
+                    agent: status.agent.clone(),
+                    frontend: frontend.frontend.clone(),
+                    model: router.router.model.clone(),
+                    worker_type: Some(router.router.worker_type),
+                    router_id: Some(router.router_id),
+                    state: router.state,
+                    error: router.error.clone(),
+                };
+                (place, router.position)
+            })
+            .chain(thresholds.map(|at| {
+                let place = Place {
+                    agent: status.agent.clone(),
+                    frontend: frontend.frontend.clone(),
+                    model: at.model.clone(),
+                    worker_type: None,
+                    router_id: None,
+                    state: at.state,
+                    error: at.error.clone(),
+                };
+                (place, at.position)
+            }));
+        for (mut place, seen) in places {
+            let list = match place.state {
+                // A verdict about an older position says nothing about this one.
+                _ if seen < position => {
+                    place.state = ApplyState::Pending;
+                    &mut out.pending
+                }
+                ApplyState::Applied => &mut out.applied,
+                ApplyState::Refused | ApplyState::Unsupported => &mut out.refused,
+                ApplyState::Pending | ApplyState::Drifted | ApplyState::Stopped => &mut out.pending,
+            };
+            list.push(place);
+        }
+    }
+}
