@@ -1,0 +1,361 @@
+//! Tables for `effective` and `convergence`.
+
+use schemas::convergence::{Heard, Outcome, Patience, convergence};
+use schemas::effective::{effective, effective_thresholds};
+use schemas::event::Actor;
+use schemas::state::{PolicyDocument, State, Stop};
+use schemas::status::{
+    AgentStatus, ApplyState, Capability, FrontendStatus, LogFollowing, LogState, RouterStatus,
+    ThresholdStatus,
+};
+use schemas::{
+    AgentId, CommandId, FrontendId, Hash, Name, PolicyKey, PolicyKind, Position, Revision,
+    RouterId, RouterKey, Scope, Timestamp, WorkerType,
+};
+use serde_json::json;
+use uuid::Uuid;
+
+fn name(text: &str) -> Name {
+    Name::new(text).unwrap()
+}
+
+fn router() -> RouterKey {
+    RouterKey {
+        model: name("m"),
+        worker_type: WorkerType::Decode,
+        endpoint: "n/c/e".parse().unwrap(),
+    }
+}
+
+fn document(
+    kind: PolicyKind,
+    scope: serde_json::Value,
+    overlay: serde_json::Value,
+    at: u64,
+) -> PolicyDocument {
+    PolicyDocument {
+        kind,
+        scope: serde_json::from_value(scope).unwrap(),
+        revision: Revision(1),
+        overlay: serde_json::from_value(overlay).unwrap(),
+        position: Position(at),
+        hash: Hash::ZERO,
+        command_id: CommandId(Uuid::nil()),
+        actor: Actor {
+            name: name("ada"),
+            via: name("loopback"),
+        },
+        reason: None,
+        changed_at: Timestamp::default(),
+    }
+}
+
+fn state(documents: Vec<PolicyDocument>) -> State {
+    State {
+        policies: documents.into_iter().map(|d| (d.key(), d)).collect(),
+        ..State::default()
+    }
+}
+
+#[test]
+fn the_most_specific_value_of_each_parameter_wins() {
+    let selection = PolicyKind::WorkerSelection;
+    let state = state(vec![
+        document(
+            selection,
+            json!({}),
+            json!({"router_temperature": 0.1, "prefill_load_scale": 9.0}),
+            1,
+        ),
+        document(
+            selection,
+            json!({"worker_type": "decode"}),
+            json!({"router_temperature": 0.2}),
+            2,
+        ),
+        document(
+            selection,
+            json!({"model": "m"}),
+            json!({"router_temperature": 0.3}),
+            9,
+        ),
+        document(
+            selection,
+            json!({"endpoint": "n/c/e"}),
+            json!({"router_temperature": 0.4}),
+            4,
+        ),
+        document(
+            selection,
+            json!({"group": "canary"}),
+            json!({"router_temperature": 0.5}),
+            5,
+        ),
+        document(
+            selection,
+            json!({"model": "other", "group": "canary"}),
+            json!({"router_temperature": 0.6}),
+            6,
+        ),
+        document(
+            PolicyKind::BusyThreshold,
+            json!({"model": "m"}),
+            json!({"active_decode_blocks_threshold": 0.7}),
+            7,
+        ),
+    ]);
+    let value = |found: &schemas::effective::Effective, name: &str| {
+        found.overlay().get(name).and_then(|v| v.as_f64())
+    };
+
+    let plain = effective(&state, &router(), None);
+    assert_eq!(value(&plain, "router_temperature"), Some(0.4));
+    assert_eq!(value(&plain, "prefill_load_scale"), Some(9.0));
+    assert_eq!(
+        plain.position,
+        Position(9),
+        "the newest matching policy, not the most specific one"
+    );
+    assert_eq!(plain.policies.len(), 4);
+
+    let canary = name("canary");
+    assert_eq!(
+        value(
+            &effective(&state, &router(), Some(&canary)),
+            "router_temperature"
+        ),
+        Some(0.5)
+    );
+    let thresholds = effective_thresholds(&state, &name("m"), None);
+    assert_eq!(
+        value(&thresholds, "active_decode_blocks_threshold"),
+        Some(0.7)
+    );
+    assert!(value(&thresholds, "router_temperature").is_none());
+    assert!(
+        effective_thresholds(&state, &name("M"), None)
+            .values
+            .is_empty(),
+        "names are case-sensitive"
+    );
+}
+
+#[test]
+fn a_stopped_policy_shows_where_it_matches_and_nowhere_else() {
+    let mut state = State::default();
+    let scope: Scope = serde_json::from_value(json!({"model": "m"})).unwrap();
+    let key = PolicyKey {
+        kind: PolicyKind::WorkerSelection,
+        scope,
+    };
+    state.stops.insert(
+        key,
+        Stop {
+            position: Position(3),
+            why: "x".to_owned(),
+        },
+    );
+    assert!(effective(&state, &router(), None).stopped.is_some());
+    assert!(
+        effective(
+            &state,
+            &RouterKey {
+                model: name("other"),
+                ..router()
+            },
+            None
+        )
+        .stopped
+        .is_none()
+    );
+    assert!(
+        effective_thresholds(&state, &name("m"), None)
+            .stopped
+            .is_none()
+    );
+}
+
+fn agent(id: &str, at: u64, routers: Vec<RouterStatus>) -> Heard {
+    Heard {
+        status: AgentStatus {
+            agent: AgentId(name(id)),
+            group: None,
+            version: "0".to_owned(),
+            started_at: Timestamp::default(),
+            reported_at: Timestamp::default(),
+            report: 1,
+            interval_ms: 5_000,
+            log: LogFollowing {
+                state: LogState::Following,
+                log_id: None,
+                position: Position(at),
+                error: None,
+            },
+            frontends: vec![FrontendStatus {
+                frontend: FrontendId(name("http://f")),
+                capability: Capability::RouterPolicy,
+                reachable: true,
+                error: None,
+                listed_at: None,
+                rival: None,
+                routers,
+                thresholds: vec![],
+            }],
+        },
+        heard_at: Timestamp::from_unix_ms(100_000),
+    }
+}
+
+fn at(state: ApplyState, position: u64) -> RouterStatus {
+    RouterStatus {
+        router_id: RouterId(Uuid::nil()),
+        router: router(),
+        local_revision: None,
+        parameters: Default::default(),
+        state,
+        position: Position(position),
+        error: None,
+        since: Timestamp::default(),
+        drifts: 0,
+    }
+}
+
+fn outcome(heard: &[Heard], policy: &PolicyKey, now_ms: u64) -> Outcome {
+    let patience = Patience {
+        stale_after_ms: 15_000,
+        gone_after_ms: 60_000,
+    };
+    convergence(
+        heard,
+        std::slice::from_ref(policy),
+        Position(7),
+        Timestamp::from_unix_ms(now_ms),
+        patience,
+    )
+    .outcome
+}
+
+#[test]
+fn converged_is_only_said_when_every_addressed_router_has_it() {
+    use ApplyState::{Applied, Drifted, Pending, Refused, Stopped, Unsupported};
+    let policy = PolicyKey {
+        kind: PolicyKind::WorkerSelection,
+        scope: router().scope(),
+    };
+    let now = 101_000;
+    let cases: Vec<(Vec<Heard>, Outcome)> = vec![
+        (vec![], Outcome::NoRouter),
+        (vec![agent("a", 7, vec![])], Outcome::NoRouter),
+        (
+            vec![agent("a", 7, vec![at(Applied, 7)])],
+            Outcome::Converged,
+        ),
+        (
+            vec![
+                agent("a", 9, vec![at(Applied, 9)]),
+                agent("b", 7, vec![at(Applied, 8)]),
+            ],
+            Outcome::Converged,
+        ),
+        (vec![agent("a", 7, vec![at(Applied, 6)])], Outcome::Pending),
+        (vec![agent("a", 7, vec![at(Refused, 6)])], Outcome::Pending),
+        (vec![agent("a", 6, vec![at(Applied, 7)])], Outcome::Pending),
+        (vec![agent("a", 6, vec![])], Outcome::Pending),
+        (
+            vec![agent("a", 7, vec![at(Applied, 7)]), agent("b", 3, vec![])],
+            Outcome::Pending,
+        ),
+        (
+            vec![agent("a", 7, vec![at(Refused, 7), at(Applied, 7)])],
+            Outcome::Refused,
+        ),
+        (
+            vec![agent("a", 7, vec![at(Unsupported, 7), at(Applied, 7)])],
+            Outcome::Refused,
+        ),
+        (
+            vec![agent("a", 7, vec![at(Refused, 7), at(Pending, 7)])],
+            Outcome::Pending,
+        ),
+        (vec![agent("a", 7, vec![at(Drifted, 7)])], Outcome::Pending),
+        (vec![agent("a", 7, vec![at(Stopped, 7)])], Outcome::Pending),
+    ];
+    for (heard, wanted) in cases {
+        assert_eq!(outcome(&heard, &policy, now), wanted, "{heard:#?}");
+    }
+}
+
+#[test]
+fn silence_is_never_convergence_and_ends_by_leaving_the_fleet() {
+    let policy = PolicyKey {
+        kind: PolicyKind::WorkerSelection,
+        scope: Scope::default(),
+    };
+    let heard = [agent("a", 7, vec![at(ApplyState::Applied, 7)])];
+    assert_eq!(
+        outcome(&heard, &policy, 100_000 + 15_000),
+        Outcome::Converged
+    );
+    assert_eq!(outcome(&heard, &policy, 100_000 + 15_001), Outcome::Pending);
+    assert_eq!(
+        outcome(&heard, &policy, 100_000 + 60_001),
+        Outcome::NoRouter
+    );
+    assert_eq!(
+        outcome(&heard, &policy, 5),
+        Outcome::Converged,
+        "a clock that went back makes nobody stale"
+    );
+}
+
+#[test]
+fn an_unreachable_or_unlisted_frontend_is_missing_not_converged() {
+    let policy = PolicyKey {
+        kind: PolicyKind::WorkerSelection,
+        scope: Scope::default(),
+    };
+    let mut away = agent("a", 7, vec![at(ApplyState::Applied, 7)]);
+    away.status.frontends[0].reachable = false;
+    assert_eq!(outcome(&[away], &policy, 101_000), Outcome::Pending);
+    let mut fresh = agent("a", 7, vec![]);
+    fresh.status.frontends[0].capability = Capability::Unknown;
+    assert_eq!(outcome(&[fresh], &policy, 101_000), Outcome::Pending);
+}
+
+#[test]
+fn groups_and_kinds_only_wait_for_their_own() {
+    let canary_scope = Scope {
+        group: Some(name("canary")),
+        ..Scope::default()
+    };
+    let canary = PolicyKey {
+        kind: PolicyKind::WorkerSelection,
+        scope: canary_scope,
+    };
+    let mut inside = agent("a", 7, vec![at(ApplyState::Applied, 7)]);
+    inside.status.group = Some(name("canary"));
+    let behind_outside = agent("b", 1, vec![at(ApplyState::Pending, 1)]);
+    assert_eq!(
+        outcome(&[inside, behind_outside.clone()], &canary, 101_000),
+        Outcome::Converged
+    );
+
+    let thresholds = PolicyKey {
+        kind: PolicyKind::BusyThreshold,
+        scope: Scope {
+            model: Some(name("m")),
+            ..Scope::default()
+        },
+    };
+    let mut both = agent("a", 7, vec![at(ApplyState::Pending, 7)]);
+    both.status.frontends[0].thresholds.push(ThresholdStatus {
+        model: name("m"),
+        thresholds: Default::default(),
+        state: ApplyState::Applied,
+        position: Position(7),
+        error: None,
+        since: Timestamp::default(),
+        drifts: 0,
+    });
+    assert_eq!(outcome(&[both], &thresholds, 101_000), Outcome::Converged);
+}
