@@ -1,5 +1,10 @@
 //! Properties of the pure core over random histories: races, sets, void and unreadable records.
 
+#![expect(
+    clippy::unwrap_used,
+    reason = "a test that cannot go on should panic where it stands"
+)]
+
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;

@@ -1,5 +1,10 @@
 //! Tables for `effective` and `convergence`.
 
+#![expect(
+    clippy::unwrap_used,
+    reason = "a test that cannot go on should panic where it stands"
+)]
+
 use schemas::convergence::{Heard, Outcome, Patience, convergence};
 use schemas::effective::{effective, effective_thresholds};
 use schemas::event::Actor;
