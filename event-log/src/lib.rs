@@ -7,6 +7,8 @@
 pub mod ambient;
 pub mod bootstrap;
 pub mod commit;
+pub mod embedded;
+pub mod identity;
 pub mod memory;
 pub mod port;
 
