@@ -11,8 +11,8 @@ use tokio::sync::{broadcast, watch};
 
 use crate::identity::recognise;
 use crate::port::{
-    Appended, Entry, EventLog, Failure, Head, LogReader, Reports, Seen, StatusBoard,
-    Subscription, Tails,
+    Appended, Entry, EventLog, Failure, Head, LogReader, Reports, Seen, StatusBoard, Subscription,
+    Tails,
 };
 
 /// A log in memory.

@@ -18,9 +18,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 pub use store::OpenError;
 
 use crate::identity::recognise;
-use crate::port::{
-    Appended, Entry, EventLog, Failure, Head, LogReader, Seen, Subscription, Tails,
-};
+use crate::port::{Appended, Entry, EventLog, Failure, Head, LogReader, Seen, Subscription, Tails};
 use store::Store;
 use writer::{Request, Slot, Writer};
 

@@ -114,7 +114,10 @@ impl Store {
         match marked {
             Some(log_id) if log_id != store.log_id => Err(damaged(
                 dir,
-                &format!("its store belongs to log {}, its identity file says {log_id}", store.log_id),
+                &format!(
+                    "its store belongs to log {}, its identity file says {log_id}",
+                    store.log_id
+                ),
             )),
             Some(_) => Ok(store),
             None => {
@@ -228,7 +231,11 @@ impl Store {
     }
 
     /// The first record on a subject after a position.
-    pub(super) fn next_on(&self, subject: &Subject, after: Position) -> fjall::Result<Option<Entry>> {
+    pub(super) fn next_on(
+        &self,
+        subject: &Subject,
+        after: Position,
+    ) -> fjall::Result<Option<Entry>> {
         let Some(from) = after.0.checked_add(1) else {
             return Ok(None);
         };
@@ -245,7 +252,12 @@ impl Store {
     }
 
     /// Records after a position, in order: at most `count`, and at most about `bytes` in all (at least one).
-    pub(super) fn after(&self, after: Position, count: usize, bytes: usize) -> fjall::Result<Vec<Entry>> {
+    pub(super) fn after(
+        &self,
+        after: Position,
+        count: usize,
+        bytes: usize,
+    ) -> fjall::Result<Vec<Entry>> {
         let mut out = Vec::new();
         let mut total = 0;
         let Some(from) = after.0.checked_add(1) else {
@@ -368,7 +380,10 @@ fn damaged(dir: &Path, why: &str) -> OpenError {
     }
 }
 
-#[expect(clippy::wildcard_enum_match_arm, reason = "fjall's errors are non-exhaustive")]
+#[expect(
+    clippy::wildcard_enum_match_arm,
+    reason = "fjall's errors are non-exhaustive"
+)]
 fn database_error(dir: &Path, why: &fjall::Error) -> OpenError {
     match why {
         fjall::Error::Locked => OpenError::Locked(dir.to_owned()),
@@ -381,7 +396,11 @@ fn database_error(dir: &Path, why: &fjall::Error) -> OpenError {
 }
 
 fn position_in(bytes: &[u8]) -> Position {
-    Position(bytes.first_chunk().map_or(0, |bytes| u64::from_be_bytes(*bytes)))
+    Position(
+        bytes
+            .first_chunk()
+            .map_or(0, |bytes| u64::from_be_bytes(*bytes)),
+    )
 }
 
 fn subject_key(subject: &str, position: Position) -> Vec<u8> {
@@ -396,7 +415,11 @@ fn subject_key(subject: &str, position: Position) -> Vec<u8> {
 /// Length of the subject (4 bytes, big-endian), subject, record.
 fn record_value(subject: &str, bytes: &[u8]) -> Vec<u8> {
     let mut value = Vec::with_capacity(4 + subject.len() + bytes.len());
-    value.extend_from_slice(&u32::try_from(subject.len()).unwrap_or(u32::MAX).to_be_bytes());
+    value.extend_from_slice(
+        &u32::try_from(subject.len())
+            .unwrap_or(u32::MAX)
+            .to_be_bytes(),
+    );
     value.extend_from_slice(subject.as_bytes());
     value.extend_from_slice(bytes);
     value
