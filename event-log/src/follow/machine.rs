@@ -21,7 +21,7 @@ pub(crate) enum Input {
     /// The consumer lives and has delivered this many.
     Heartbeat { delivered: u64 },
     /// The deliveries ended, or made no sense.
-    Broken,
+    Broken(String),
     /// The link to the broker came back.
     LinkRestored,
     /// The watchdog's look at the head.
@@ -82,6 +82,8 @@ pub(crate) struct FollowMachine {
     away_since: Option<Duration>,
     failures: u32,
     reopened: u64,
+    /// Feeds in a row that were given up before they delivered anything.
+    fruitless: u32,
 }
 
 impl FollowMachine {
@@ -96,6 +98,7 @@ impl FollowMachine {
             away_since: None,
             failures: 0,
             reopened: 0,
+            fruitless: 0,
         }
     }
 
@@ -111,7 +114,12 @@ impl FollowMachine {
                 }
                 Some(_) | None => Output::Nothing,
             },
-            Input::Broken => self.reopen("the deliveries broke off"),
+            Input::Broken(why) => {
+                if self.fruitless >= FRUITLESS_MAX {
+                    return Output::End(EndedBy::Away(why));
+                }
+                self.reopen(&why)
+            }
             Input::LinkRestored => self.reopen("the connection was lost in between"),
             Input::Looked(Ok(facts)) => self.looked(facts),
         }
@@ -147,6 +155,7 @@ impl FollowMachine {
             return Output::Nothing;
         }
         self.cursor = entry.position;
+        self.fruitless = 0;
         Output::Deliver(entry)
     }
 
@@ -204,20 +213,29 @@ impl FollowMachine {
         }
     }
 
-    fn reopen(&mut self, why: &'static str) -> Output {
-        if self.delivered.take().is_none() {
+    fn reopen(&mut self, why: &str) -> Output {
+        let Some(received) = self.delivered.take() else {
             // One is being made already.
             return Output::Nothing;
-        }
+        };
         self.reopened += 1;
         self.looked = None;
         tracing::info!(position = %self.cursor, reason = why, times = self.reopened, "reading on from the own cursor with a new consumer");
+        let pause = if received == 0 {
+            self.fruitless += 1;
+            pause(self.fruitless)
+        } else {
+            Duration::ZERO
+        };
         Output::Reopen {
             after: self.cursor,
-            pause: Duration::ZERO,
+            pause,
         }
     }
 }
+
+/// Bound: feeds in a row that break before their first record, before the follower ends; something is wrong with the record.
+const FRUITLESS_MAX: u32 = 10;
 
 /// Bound: a broker that is away is tried at most every two seconds.
 fn pause(failures: u32) -> Duration {
@@ -261,10 +279,11 @@ mod tests {
             entry: entry(position),
         }
     }
-    fn reopen(after: u64) -> Output {
+    /// A consumer that had delivered something is replaced at once, another one after a pause.
+    fn reopen(after: u64, pause_ms: u64) -> Output {
         Output::Reopen {
             after: Position(after),
-            pause: Duration::ZERO,
+            pause: Duration::from_millis(pause_ms),
         }
     }
     /// A follower at `cursor` with a fresh consumer on a stream that ends at `last`.
@@ -303,14 +322,14 @@ mod tests {
     fn a_gap_in_the_deliveries_makes_a_new_consumer_at_the_own_cursor() {
         let mut machine = open(3, 9);
         machine.step(record(1, 5), NOW);
-        assert_eq!(machine.step(record(3, 7), NOW), reopen(5));
+        assert_eq!(machine.step(record(3, 7), NOW), reopen(5, 0));
         assert_eq!(
             machine.step(record(4, 8), NOW),
             Output::Nothing,
             "from the old consumer"
         );
         assert_eq!(
-            machine.step(Input::Broken, NOW),
+            machine.step(Input::Broken(String::new()), NOW),
             Output::Nothing,
             "one is on its way"
         );
@@ -327,7 +346,7 @@ mod tests {
         );
         assert_eq!(
             machine.step(Input::Heartbeat { delivered: 2 }, NOW),
-            reopen(1)
+            reopen(1, 0)
         );
     }
 
@@ -339,7 +358,7 @@ mod tests {
             Output::Nothing,
             "they may be on their way"
         );
-        assert_eq!(machine.step(looked(6), NOW), reopen(4));
+        assert_eq!(machine.step(looked(6), NOW), reopen(4, 100));
     }
 
     #[test]
@@ -363,7 +382,7 @@ mod tests {
     fn a_hole_at_the_end_of_the_stream_does_not_reopen_for_ever() {
         let mut machine = open(4, 4);
         machine.step(looked(6), NOW);
-        assert_eq!(machine.step(looked(6), NOW), reopen(4));
+        assert_eq!(machine.step(looked(6), NOW), reopen(4, 100));
         let hollow = Opened {
             facts: facts(6),
             left: 0,
@@ -375,7 +394,7 @@ mod tests {
         machine.step(looked(7), NOW);
         assert_eq!(
             machine.step(looked(7), NOW),
-            reopen(4),
+            reopen(4, 100),
             "but a later record counts"
         );
     }
@@ -412,7 +431,7 @@ mod tests {
         let mut machine = open(4, 4);
         let mut other = facts(9);
         other.made = "later".to_owned();
-        assert_eq!(machine.step(Input::Looked(Ok(other)), NOW), reopen(4));
+        assert_eq!(machine.step(Input::Looked(Ok(other)), NOW), reopen(4, 100));
     }
 
     #[test]
@@ -446,6 +465,27 @@ mod tests {
     #[test]
     fn a_restored_link_makes_a_new_consumer() {
         let mut machine = open(2, 9);
-        assert_eq!(machine.step(Input::LinkRestored, NOW), reopen(2));
+        assert_eq!(machine.step(Input::LinkRestored, NOW), reopen(2, 100));
+    }
+
+    #[test]
+    fn a_feed_that_breaks_at_the_same_record_again_and_again_ends_it() {
+        let mut machine = open(2, 9);
+        let mut pauses = Vec::new();
+        let end = loop {
+            match machine.step(Input::Broken("garbled".to_owned()), NOW) {
+                Output::Reopen { pause, .. } => pauses.push(pause.as_millis()),
+                Output::End(why) => break why,
+                Output::Deliver(_) | Output::Nothing => panic!("went on"),
+            }
+            let opened = Opened {
+                facts: facts(9),
+                left: 7,
+            };
+            machine.step(Input::Opened(Ok(opened)), NOW);
+        };
+        assert_eq!(end, EndedBy::Away("garbled".to_owned()));
+        assert_eq!(pauses.len(), 10);
+        assert_eq!(pauses[..3], [100, 200, 400]);
     }
 }
