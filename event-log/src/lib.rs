@@ -6,9 +6,11 @@
 
 pub mod ambient;
 pub mod bootstrap;
+pub mod commit;
 pub mod memory;
 pub mod port;
 
+pub use commit::{CommitError, Committed, commit};
 pub use port::{
     Appended, Entry, EventLog, Failure, Foreign, Head, LogReader, ReaderWiring, Reports, Seen,
     StatusBoard, Subscription, Tails, Wiring,
