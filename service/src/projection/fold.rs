@@ -8,7 +8,7 @@ use std::sync::Arc;
 use event_log::Entry;
 use schemas::event::{Event, PolicyChange, chain_hash, record_hash};
 use schemas::scope::Address;
-use schemas::state::{Reading, State};
+use schemas::state::{Reading, State, Verdict};
 use schemas::{CommandId, Hash, LogId, PolicyId, PolicyKey};
 use serde::Serialize;
 
@@ -61,8 +61,17 @@ pub enum Write {
     PutNew(Vec<u8>, Vec<u8>),
 }
 
+/// One record, folded in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Folded {
+    /// For the store.
+    pub writes: Vec<Write>,
+    /// What became of the record.
+    pub verdict: Verdict,
+}
+
 /// Folds one record in. Records come in order and once.
-pub fn project(projected: &mut Projected, entry: &Entry, reading: &Reading) -> Vec<Write> {
+pub fn project(projected: &mut Projected, entry: &Entry, reading: &Reading) -> Folded {
     let Entry {
         position,
         subject,
@@ -73,8 +82,19 @@ pub fn project(projected: &mut Projected, entry: &Entry, reading: &Reading) -> V
     projected.chain = chain_hash(projected.chain, *position, subject, bytes);
 
     let concerned = concerned(entry, reading);
+    let own = match subject.address() {
+        Some(Address::Policy(key)) => Some(key),
+        Some(Address::Set(_) | Address::Parameters) | None => None,
+    };
     for key in &concerned {
-        projected.name(key);
+        // A void set names policies that may not exist; only what a load would find again gets an id.
+        let state = &projected.state;
+        if own.as_ref() == Some(key)
+            || state.policies.contains_key(key)
+            || state.stops.contains_key(key)
+        {
+            projected.name(key);
+        }
     }
     let mut writes = state_writes(&projected.state, entry, &concerned);
     let record = StoredRecord {
@@ -93,13 +113,14 @@ pub fn project(projected: &mut Projected, entry: &Entry, reading: &Reading) -> V
                 Reading::Known(record) => Some(record.fingerprint),
                 Reading::Unknown { .. } => None,
             },
-            verdict,
+            verdict: verdict.clone(),
         };
         writes.push(Write::PutNew(keys::command(id), json(&command)));
     }
     let mut index = |kind: Index, value: &str| {
         writes.push(Write::Put(kind.key(value, *position), Vec::new()));
     };
+    index(Index::Subject, subject.as_str());
     for key in &concerned {
         index(Index::Policy, key.subject().as_str());
         if let Some(model) = &key.scope.model {
@@ -115,7 +136,7 @@ pub fn project(projected: &mut Projected, entry: &Entry, reading: &Reading) -> V
         chain: projected.chain,
     };
     writes.push(Write::Put(keys::CURSOR.to_vec(), json(&cursor)));
-    writes
+    Folded { writes, verdict }
 }
 
 /// Policies that a record changes, tries to change, or stops.

@@ -12,7 +12,7 @@
 //! | `t` subject | position of the subject's last record |
 //! | `r` position | [`super::store::StoredRecord`] |
 //! | `c` command id | [`super::store::StoredCommand`], of its first record |
-//! | `i` index, hash, position | empty; finds records by policy, actor or model |
+//! | `i` index, hash, position | empty; finds records by policy, subject, actor or model |
 //!
 //! Positions are 8 bytes big-endian, so that keys sort as positions do.
 
@@ -44,6 +44,8 @@ pub const RECORDS: &[u8] = b"r";
 pub enum Index {
     /// Subject of a policy that the record names.
     Policy,
+    /// Subject that the record was written to.
+    Subject,
     /// Name of the actor.
     Actor,
     /// Model in a scope that the record names.
@@ -54,6 +56,7 @@ impl Index {
     fn byte(self) -> u8 {
         match self {
             Index::Policy => b'p',
+            Index::Subject => b's',
             Index::Actor => b'a',
             Index::Model => b'm',
         }

@@ -247,15 +247,18 @@ impl Store {
             .keys()
             .chain(state.stops.keys())
             .cloned()
-            .chain(state.tails.keys().filter_map(|subject| {
-                match subject.address() {
-                    Some(schemas::scope::Address::Policy(key)) => Some(key),
-                    Some(
-                        schemas::scope::Address::Set(_) | schemas::scope::Address::Parameters,
-                    )
-                    | None => None,
-                }
-            }))
+            .chain(
+                state
+                    .tails
+                    .keys()
+                    .filter_map(|subject| match subject.address() {
+                        Some(schemas::scope::Address::Policy(key)) => Some(key),
+                        Some(
+                            schemas::scope::Address::Set(_) | schemas::scope::Address::Parameters,
+                        )
+                        | None => None,
+                    }),
+            )
             .collect();
         for key in &keys {
             projected.name(key);
@@ -277,11 +280,7 @@ impl Store {
     const CHECKED_AT_START: usize = 1_000;
 
     fn check_end(&self) -> Result<(), StoreError> {
-        let newest = self.records(
-            Direction::Down,
-            Position(u64::MAX),
-            Self::CHECKED_AT_START,
-        )?;
+        let newest = self.records(Direction::Down, Position(u64::MAX), Self::CHECKED_AT_START)?;
         for pair in newest.windows(2) {
             let [later, earlier] = pair else { continue };
             let chain = schemas::event::chain_hash(
