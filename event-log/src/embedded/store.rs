@@ -3,6 +3,7 @@
 //! ```text
 //! DIR/lock       held exclusively while the log is open
 //! DIR/identity   the log's id; written once the store is in place
+//! DIR/end        the last acknowledged position, kept apart from the store so that the store cannot lose it silently
 //! DIR/store/     fjall database with `meta`, `records`, `tails` and `subjects`
 //! DIR/store.new/ a store that is being made; it becomes `store` by one rename, so a crash leaves all or nothing
 //! ```
@@ -10,7 +11,6 @@
 //! Never does: make a store where one was. What is missing or damaged is an error, because the log is a source of truth.
 
 use std::fs::{self, File};
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
@@ -18,6 +18,7 @@ use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode};
 use migrations::store::EMBEDDED_LAYOUT;
 use schemas::{LogId, Position, Subject};
 
+use super::folder::{EndMark, has_journal, make, read_identity, write_identity};
 use crate::port::Entry;
 
 /// Why a folder cannot be opened as a log.
@@ -29,8 +30,8 @@ pub enum OpenError {
     /// Another process, or another part of this one, has it open.
     #[error("the log in {} is open elsewhere; only one process may have it", .0.display())]
     Locked(PathBuf),
-    /// Something is there, but it is not a whole log. It is left as it is.
-    #[error("the log in {} is damaged: {why}; nothing was changed, restore it from a backup", dir.display())]
+    /// Something is there, but it is not a whole log.
+    #[error("the log in {} is damaged: {why}; it is never made anew, restore it from a backup", dir.display())]
     Damaged {
         /// The folder.
         dir: PathBuf,
@@ -62,6 +63,7 @@ pub(super) struct Store {
     tails: Keyspace,
     subjects: Keyspace,
     pub(super) log_id: LogId,
+    mark: EndMark,
     // Last, so that the folder is free only when the database is closed.
     _lock: std::sync::Arc<File>,
 }
@@ -73,9 +75,9 @@ pub(super) struct Write {
     pub(super) bytes: Bytes,
 }
 
-const META: &str = "meta";
-const LAYOUT_KEY: &str = "layout";
-const LOG_ID_KEY: &str = "log_id";
+pub(super) const META: &str = "meta";
+pub(super) const LAYOUT_KEY: &str = "layout";
+pub(super) const LOG_ID_KEY: &str = "log_id";
 
 impl Store {
     /// Opens the log in `dir`; with `create` a log of that identity is made when the folder has never held one.
@@ -143,6 +145,10 @@ impl Store {
         if !folder.join("version").exists() {
             return Err(damaged(dir, "its store has no version file"));
         }
+        if !has_journal(&folder) {
+            return Err(damaged(dir, "its store has no journal"));
+        }
+        let mark = EndMark::open(dir)?;
         // A damaged store may make the database panic instead of failing.
         let opened = std::panic::catch_unwind(|| open_database(&folder))
             .map_err(|_| damaged(dir, "the database panicked while opening"))?;
@@ -178,14 +184,32 @@ impl Store {
         let log_id = text(LOG_ID_KEY)?
             .parse()
             .map_err(|_| damaged(dir, "its identity is no UUID"))?;
-        Ok(Store {
+        let store = Store {
             records: keyspace("records")?,
             tails: keyspace("tails")?,
             subjects: keyspace("subjects")?,
             database,
             log_id,
+            mark,
             _lock: lock,
-        })
+        };
+        // The database drops what it cannot read at the end of its journal, without a word.
+        let end = store.end().map_err(|why| database_error(dir, &why))?;
+        let acknowledged = store.mark.at_open;
+        if end < acknowledged {
+            return Err(damaged(
+                dir,
+                &format!(
+                    "its store ends at position {end}, but {acknowledged} was acknowledged: records are lost"
+                ),
+            ));
+        }
+        Ok(store)
+    }
+
+    /// Notes the end after a write, before it is acknowledged.
+    pub(super) fn note_end(&self, end: Position) {
+        self.mark.note(end);
     }
 
     /// The last position.
@@ -292,88 +316,14 @@ impl Store {
     }
 }
 
-fn open_database(folder: &Path) -> fjall::Result<Database> {
+pub(super) fn open_database(folder: &Path) -> fjall::Result<Database> {
     Database::builder(folder)
         .worker_threads(1)
         .cache_size(16 * 1024 * 1024)
         .open()
 }
 
-/// Makes a store aside and moves it into place by one rename.
-fn make(dir: &Path, log_id: LogId) -> Result<(), OpenError> {
-    let io = |source| OpenError::Folder {
-        dir: dir.to_owned(),
-        source,
-    };
-    let aside = dir.join("store.new");
-    if aside.try_exists().map_err(io)? {
-        // A creation that a crash cut short: it was never in place, so it holds nothing.
-        fs::remove_dir_all(&aside).map_err(io)?;
-    }
-    let fill = || -> fjall::Result<()> {
-        let database = open_database(&aside)?;
-        for name in ["records", "tails", "subjects"] {
-            database.keyspace(name, KeyspaceCreateOptions::default)?;
-        }
-        let meta = database.keyspace(META, KeyspaceCreateOptions::default)?;
-        meta.insert(LAYOUT_KEY, EMBEDDED_LAYOUT.to_string())?;
-        meta.insert(LOG_ID_KEY, log_id.to_string())?;
-        meta.rotate_memtable_and_wait()?;
-        database.persist(PersistMode::SyncAll)
-    };
-    fill().map_err(|why| database_error(dir, &why))?;
-    sync_tree(&aside).map_err(io)?;
-    fs::rename(&aside, dir.join("store")).map_err(io)?;
-    sync_folder(dir).map_err(io)?;
-    // The folder itself must survive too.
-    match dir.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => sync_folder(parent).map_err(io)?,
-        Some(_) | None => {}
-    }
-    write_identity(dir, log_id).map_err(io)
-}
-
-fn read_identity(dir: &Path) -> Result<Option<LogId>, OpenError> {
-    match fs::read_to_string(dir.join("identity")) {
-        Ok(text) => text
-            .trim()
-            .parse()
-            .map(Some)
-            .map_err(|_| damaged(dir, "its identity file is no UUID")),
-        Err(why) if why.kind() == std::io::ErrorKind::NotFound => Ok(None),
-        Err(source) => Err(OpenError::Folder {
-            dir: dir.to_owned(),
-            source,
-        }),
-    }
-}
-
-fn write_identity(dir: &Path, log_id: LogId) -> std::io::Result<()> {
-    let aside = dir.join("identity.new");
-    let mut file = File::create(&aside)?;
-    writeln!(file, "{log_id}")?;
-    file.sync_all()?;
-    fs::rename(aside, dir.join("identity"))?;
-    sync_folder(dir)
-}
-
-fn sync_folder(dir: &Path) -> std::io::Result<()> {
-    File::open(dir)?.sync_all()
-}
-
-fn sync_tree(dir: &Path) -> std::io::Result<()> {
-    for child in fs::read_dir(dir)? {
-        let child = child?;
-        if child.file_type()?.is_dir() {
-            sync_tree(&child.path())?;
-        } else {
-            File::open(child.path())?.sync_all()?;
-        }
-    }
-    sync_folder(dir)
-}
-
-fn damaged(dir: &Path, why: &str) -> OpenError {
+pub(super) fn damaged(dir: &Path, why: &str) -> OpenError {
     OpenError::Damaged {
         dir: dir.to_owned(),
         why: why.to_owned(),
@@ -384,7 +334,7 @@ fn damaged(dir: &Path, why: &str) -> OpenError {
     clippy::wildcard_enum_match_arm,
     reason = "fjall's errors are non-exhaustive"
 )]
-fn database_error(dir: &Path, why: &fjall::Error) -> OpenError {
+pub(super) fn database_error(dir: &Path, why: &fjall::Error) -> OpenError {
     match why {
         fjall::Error::Locked => OpenError::Locked(dir.to_owned()),
         fjall::Error::Io(source) => OpenError::Folder {
