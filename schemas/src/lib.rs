@@ -4,6 +4,7 @@
 //! [`state::State::evolve`], [`effective::effective`], [`parameter::check`] and [`convergence::convergence`].
 //! Never does: I/O, clocks, randomness, async. Time and ids are arguments; every collection is ordered.
 
+pub mod api;
 pub mod convergence;
 pub mod decide;
 pub mod effective;
