@@ -87,7 +87,10 @@ impl Process {
     pub async fn terminate(&mut self) {
         let pid = self.child.id().to_string();
         let sent = Command::new("kill").args(["-TERM", &pid]).status();
-        assert!(sent.is_ok_and(|status| status.success()), "kill -TERM {pid}");
+        assert!(
+            sent.is_ok_and(|status| status.success()),
+            "kill -TERM {pid}"
+        );
         let what = format!("{} ends after SIGTERM", self.name);
         wait_until(&what, Duration::from_secs(20), async || {
             if self.is_running() {

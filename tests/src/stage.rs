@@ -245,7 +245,11 @@ impl Stage {
                 .as_array()
                 .ok_or_else(|| all.text.clone())?
                 .iter()
-                .filter(|policy| policy["parameters"].as_object().is_some_and(|p| !p.is_empty()))
+                .filter(|policy| {
+                    policy["parameters"]
+                        .as_object()
+                        .is_some_and(|p| !p.is_empty())
+                })
                 .map(|policy| {
                     json!({"kind": policy["kind"], "scope": policy["scope"], "reset": true,
                         "expected_revision": policy["revision"]})

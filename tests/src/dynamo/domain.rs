@@ -109,7 +109,12 @@ impl Domain {
             Role::Aggregated => {}
             Role::Prefill => {
                 let port = free_port().to_string();
-                command.args(["--disaggregation-mode", "prefill", "--bootstrap-ports", &port]);
+                command.args([
+                    "--disaggregation-mode",
+                    "prefill",
+                    "--bootstrap-ports",
+                    &port,
+                ]);
             }
             Role::Decode => {
                 command.args(["--disaggregation-mode", "decode"]);
@@ -166,9 +171,9 @@ impl Frontend {
         wait_until(&what, START_PATIENCE, async || {
             assert!(process.is_running(), "it ended: {}", process.last_words());
             let models = http.get("/v1/models").await?;
-            let listed = models.json["data"].as_array().is_some_and(|all| {
-                all.iter().any(|one| one["id"].as_str() == Some(model))
-            });
+            let listed = models.json["data"]
+                .as_array()
+                .is_some_and(|all| all.iter().any(|one| one["id"].as_str() == Some(model)));
             if listed { Ok(()) } else { Err(models.text) }
         })
         .await;

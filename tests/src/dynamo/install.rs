@@ -75,7 +75,11 @@ fn imports(python: &Path) -> bool {
 
 fn pip(python: &Path, packages: &[&str]) {
     let mut all: Vec<&std::ffi::OsStr> = ["-m", "pip", "install", "-q"].map(AsRef::as_ref).into();
-    all.extend(packages.iter().map(|package| -> &std::ffi::OsStr { package.as_ref() }));
+    all.extend(
+        packages
+            .iter()
+            .map(|package| -> &std::ffi::OsStr { package.as_ref() }),
+    );
     run(python, &all);
 }
 

@@ -34,10 +34,14 @@ pub(super) async fn kill_9_amid_200_changes(stage: &mut Stage) {
     let writers = futures::future::join_all((0..WRITERS).map(|n| write_all(n, &services, &told)));
     let killer = async {
         let reached = async |count: usize| {
-            wait_until("enough changes are acknowledged", PATIENCE, async || match acknowledged() {
-                now if now >= count => Ok(()),
-                now => Err(format!("{now}")),
-            })
+            wait_until(
+                "enough changes are acknowledged",
+                PATIENCE,
+                async || match acknowledged() {
+                    now if now >= count => Ok(()),
+                    now => Err(format!("{now}")),
+                },
+            )
             .await;
         };
         reached(CHANGES / 4).await;
@@ -72,24 +76,39 @@ async fn write_all(writer: usize, services: &[Http; 2], told: &Mutex<Told>) {
 }
 
 /// Reads the revision, sends the change under a key of its own, and repeats the very same request while its fate is open.
-async fn one_try(number: usize, turn: usize, services: &[Http; 2], told: &Mutex<Told>) -> Result<(), String> {
+async fn one_try(
+    number: usize,
+    turn: usize,
+    services: &[Http; 2],
+    told: &Mutex<Told>,
+) -> Result<(), String> {
     let scope = json!({"model": format!("storm-{}", number % POLICIES)});
-    let path = format!("/v1/policies?kind=worker_selection&model=storm-{}", number % POLICIES);
+    let path = format!(
+        "/v1/policies?kind=worker_selection&model=storm-{}",
+        number % POLICIES
+    );
     let listed = services[turn % 2].get(&path).await?;
-    let policies = listed.json["policies"].as_array().ok_or_else(|| listed.text.clone())?;
+    let policies = listed.json["policies"]
+        .as_array()
+        .ok_or_else(|| listed.text.clone())?;
     let current = policies.iter().find(|one| one["scope"] == scope);
     let revision = current.map_or(json!(0), |policy| policy["revision"].clone());
     let reason = format!("change {number} try {}", event_log::ambient::new_id());
     let key = Uuid::new_v5(&Uuid::NAMESPACE_OID, reason.as_bytes()).to_string();
     let body = json!({"reason": reason, "changes": [{"kind": "worker_selection", "scope": scope,
         "expected_revision": revision, "parameters": {TEMPERATURE: number}}]});
-    let headers = [("content-type", "application/json"), ("idempotency-key", key.as_str())];
+    let headers = [
+        ("content-type", "application/json"),
+        ("idempotency-key", key.as_str()),
+    ];
     let mut at = turn;
     wait_until("the fate of a try is known", PATIENCE, async || {
         at += 1;
         let sent = body.to_string().into_bytes();
         let method = reqwest::Method::POST;
-        let answer = services[at % 2].send(method, "/v1/changes", &headers, Some(sent)).await?;
+        let answer = services[at % 2]
+            .send(method, "/v1/changes", &headers, Some(sent))
+            .await?;
         let mut told = told.lock().expect("no panic while held");
         match answer.status {
             200 => {
@@ -130,17 +149,29 @@ async fn check_log(url: &str, told: &Told) {
         if !reason.starts_with("change ") {
             continue;
         }
-        found.entry(reason.to_owned()).or_default().push(entry.position.0);
+        found
+            .entry(reason.to_owned())
+            .or_default()
+            .push(entry.position.0);
         let change = &json["data"]["changes"][0];
         let revision = change["revision"].as_u64().expect("a revision");
-        let before = last.insert(change["scope"].to_string(), revision).unwrap_or(0);
+        let before = last
+            .insert(change["scope"].to_string(), revision)
+            .unwrap_or(0);
         assert_eq!(revision, before + 1, "revisions are dense: {json}");
     }
     for (reason, position) in &told.acknowledged {
-        assert_eq!(found.get(reason), Some(&vec![*position]), "{reason} is in the log once");
+        assert_eq!(
+            found.get(reason),
+            Some(&vec![*position]),
+            "{reason} is in the log once"
+        );
     }
     for reason in &told.refused {
-        assert!(!found.contains_key(reason), "{reason} was refused and is in the log");
+        assert!(
+            !found.contains_key(reason),
+            "{reason} was refused and is in the log"
+        );
     }
     assert_eq!(found.len(), CHANGES, "nothing else is in the log");
     assert_eq!(last.values().sum::<u64>(), CHANGES as u64, "{last:?}");
@@ -164,24 +195,30 @@ pub(super) async fn the_log_goes_away(stage: &mut Stage) {
         "expected_revision": router["configuration"]["revision"], "parameters": {TEMPERATURE: 0.9}});
     let done = frontend.http.patch("/router_policy", &behind).await;
     assert_eq!(done.expect("an answer").status, 200);
-    wait_until("drift is put back without the log", PATIENCE, async || {
-        match frontend.parameter(MODEL, TEMPERATURE).await? {
+    wait_until(
+        "drift is put back without the log",
+        PATIENCE,
+        async || match frontend.parameter(MODEL, TEMPERATURE).await? {
             0.3 => Ok(()),
             other => Err(other.to_string()),
-        }
-    })
+        },
+    )
     .await;
     assert_eq!(stage.listed(MODEL, TEMPERATURE).await, [0.3; 3]);
     stage.nats.resume().await;
-    let answer = wait_until("a write is accepted again and converges", PATIENCE, async || {
-        let path = "/router_policy?wait=converged&timeout_ms=30000";
-        let answer = stage.service(0).patch(path, &body).await?;
-        match answer.status {
-            200 => Ok(answer.json),
-            503 => Err(answer.text),
-            other => panic!("unexpected {other}: {}", answer.text),
-        }
-    })
+    let answer = wait_until(
+        "a write is accepted again and converges",
+        PATIENCE,
+        async || {
+            let path = "/router_policy?wait=converged&timeout_ms=30000";
+            let answer = stage.service(0).patch(path, &body).await?;
+            match answer.status {
+                200 => Ok(answer.json),
+                503 => Err(answer.text),
+                other => panic!("unexpected {other}: {}", answer.text),
+            }
+        },
+    )
     .await;
     converged(&answer, 3);
     assert_eq!(stage.listed(MODEL, TEMPERATURE).await, [0.6; 3]);
@@ -196,18 +233,24 @@ pub(super) async fn an_agent_works_from_its_copy(stage: &mut Stage) {
     stage.agents[0].start();
     stage.frontends[0].serves(MODEL).await;
     let frontend = &stage.frontends[0];
-    wait_until("the policy comes from the agent's copy", PATIENCE, async || {
-        match frontend.parameter(MODEL, TEMPERATURE).await? {
+    wait_until(
+        "the policy comes from the agent's copy",
+        PATIENCE,
+        async || match frontend.parameter(MODEL, TEMPERATURE).await? {
             0.3 => Ok(()),
             other => Err(other.to_string()),
-        }
-    })
+        },
+    )
     .await;
     stage.nats.resume().await;
     let what = "writes are accepted again";
     wait_until(what, PATIENCE, async || {
         let ready = stage.service(0).get("/readyz").await?;
-        if ready.status == 200 { Ok(()) } else { Err(ready.text) }
+        if ready.status == 200 {
+            Ok(())
+        } else {
+            Err(ready.text)
+        }
     })
     .await;
     converged(&stage.change(0, MODEL, json!({TEMPERATURE: 0.4})).await, 3);

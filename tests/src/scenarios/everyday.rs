@@ -21,9 +21,15 @@ pub(super) async fn a_change_reaches_all(stage: &mut Stage) {
     converged(&answer, 3);
     assert_eq!(stage.listed(MODEL, TEMPERATURE).await, [0.3; 3]);
     assert_eq!(answer["router_id"], before["router_id"], "{answer}");
-    let revision = before["configuration"]["revision"].as_u64().expect("a revision") + 1;
+    let revision = before["configuration"]["revision"]
+        .as_u64()
+        .expect("a revision")
+        + 1;
     assert_eq!(answer["configuration"]["revision"], revision, "{answer}");
-    assert_eq!(answer["configuration"]["parameters"][TEMPERATURE], 0.3, "{answer}");
+    assert_eq!(
+        answer["configuration"]["parameters"][TEMPERATURE], 0.3,
+        "{answer}"
+    );
     wait_until("the other replica lists it too", PATIENCE, async || {
         let entry = stage.entry(1, MODEL).await;
         if entry["configuration"]["revision"] == revision && applied(&entry) == 3 {
@@ -37,10 +43,16 @@ pub(super) async fn a_change_reaches_all(stage: &mut Stage) {
 
 pub(super) async fn converged_is_never_stale(stage: &mut Stage) {
     for (change, value) in [0.25, 0.5, 0.75].into_iter().enumerate() {
-        let answer = stage.change(change % 2, MODEL, json!({TEMPERATURE: value})).await;
+        let answer = stage
+            .change(change % 2, MODEL, json!({TEMPERATURE: value}))
+            .await;
         converged(&answer, 3);
         for poll in 0..20 {
-            assert_eq!(stage.listed(MODEL, TEMPERATURE).await, [value; 3], "change {change}, poll {poll}");
+            assert_eq!(
+                stage.listed(MODEL, TEMPERATURE).await,
+                [value; 3],
+                "change {change}, poll {poll}"
+            );
         }
     }
 }
@@ -80,9 +92,14 @@ pub(super) async fn a_restarted_frontend_is_brought_up(stage: &mut Stage) {
     wait_until(what, PATIENCE, async || {
         let entry = stage.entry(1, MODEL).await;
         let there = entry["replicas"].as_array().is_some_and(|all| {
-            all.iter().any(|one| one["router_id"] == new["router_id"] && one["state"] == "applied")
+            all.iter()
+                .any(|one| one["router_id"] == new["router_id"] && one["state"] == "applied")
         });
-        if there && applied(&entry) == 3 { Ok(()) } else { Err(entry.to_string()) }
+        if there && applied(&entry) == 3 {
+            Ok(())
+        } else {
+            Err(entry.to_string())
+        }
     })
     .await;
 }
@@ -111,7 +128,11 @@ pub(super) async fn drift_is_put_back(stage: &mut Stage) {
                     && one["state"] == "applied"
             })
         });
-        if reported { Ok(()) } else { Err(entry.to_string()) }
+        if reported {
+            Ok(())
+        } else {
+            Err(entry.to_string())
+        }
     })
     .await;
     assert_eq!(stage.listed(MODEL, TEMPERATURE).await, [0.3; 3]);
@@ -132,31 +153,55 @@ pub(super) async fn one_replica_refuses(stage: &mut Stage) {
         let there = entry["replicas"]
             .as_array()
             .is_some_and(|all| all.len() == 3 && all.iter().any(|one| one["router_id"] == id));
-        if there { Ok(()) } else { Err(entry.to_string()) }
+        if there {
+            Ok(())
+        } else {
+            Err(entry.to_string())
+        }
     })
     .await;
     let words = "replacement changes routing requirements";
-    let answer = stage.change(0, MODEL, json!({"host_cache_hit_weight": 0.5})).await;
+    let answer = stage
+        .change(0, MODEL, json!({"host_cache_hit_weight": 0.5}))
+        .await;
     let convergence = &answer["convergence"];
     assert_eq!(convergence["outcome"], "refused", "{answer}");
-    assert_eq!(convergence["applied"].as_array().map(Vec::len), Some(2), "{answer}");
-    assert_eq!(convergence["refused"].as_array().map(Vec::len), Some(1), "{answer}");
+    assert_eq!(
+        convergence["applied"].as_array().map(Vec::len),
+        Some(2),
+        "{answer}"
+    );
+    assert_eq!(
+        convergence["refused"].as_array().map(Vec::len),
+        Some(1),
+        "{answer}"
+    );
     assert_eq!(convergence["refused"][0]["router_id"], id, "{answer}");
-    let said = convergence["refused"][0]["error"].as_str().unwrap_or_default();
+    let said = convergence["refused"][0]["error"]
+        .as_str()
+        .unwrap_or_default();
     assert!(said.contains(words), "{answer}");
-    assert_eq!(stage.listed(MODEL, "host_cache_hit_weight").await, [0.5, 0.5, 0.0]);
+    assert_eq!(
+        stage.listed(MODEL, "host_cache_hit_weight").await,
+        [0.5, 0.5, 0.0]
+    );
     let entry = stage.entry(1, MODEL).await;
     let refused = entry["replicas"].as_array().is_some_and(|all| {
         all.iter().any(|one| {
             one["router_id"] == id
                 && one["state"] == "refused"
-                && one["error"].as_str().is_some_and(|text| text.contains(words))
+                && one["error"]
+                    .as_str()
+                    .is_some_and(|text| text.contains(words))
         })
     });
     assert!(refused && applied(&entry) == 2, "{entry}");
     // Refused once, not over and over: the router's own revision stands still.
     let after = stage.frontends[2].router(MODEL).await.expect("one router");
-    assert_eq!(after["configuration"]["revision"], router["configuration"]["revision"]);
+    assert_eq!(
+        after["configuration"]["revision"],
+        router["configuration"]["revision"]
+    );
     converged(&stage.reset(0, MODEL).await, 3);
     stage.frontends[2].kill();
 }
@@ -169,7 +214,11 @@ pub(super) async fn thresholds_fleet_wide(stage: &mut Stage) {
             for frontend in &stage.frontends {
                 seen.push(frontend.thresholds(MODEL).await?[DECODE].as_f64());
             }
-            if seen == wanted.map(Some) { Ok(()) } else { Err(format!("{seen:?}")) }
+            if seen == wanted.map(Some) {
+                Ok(())
+            } else {
+                Err(format!("{seen:?}"))
+            }
         })
         .await;
     };
@@ -177,13 +226,21 @@ pub(super) async fn thresholds_fleet_wide(stage: &mut Stage) {
     listed(startup).await;
     let body = json!({"model": MODEL, DECODE: 0.7});
     let path = "/busy_threshold";
-    let set = stage.service(0).post(path, &body).await.expect("an answer").expect(200);
+    let set = stage
+        .service(0)
+        .post(path, &body)
+        .await
+        .expect("an answer")
+        .expect(200);
     assert_eq!(set.json[DECODE], 0.7, "{}", set.text);
     listed([0.7; 3]).await;
     // A frontend has no way to unset; the agent puts back what each had at first.
     let body = json!({"reason": "back", "changes": [
         {"kind": "busy_threshold", "scope": {"model": MODEL}, "reset": true}]});
-    let reset = stage.service(1).post("/v1/changes?wait=converged&timeout_ms=30000", &body).await;
+    let reset = stage
+        .service(1)
+        .post("/v1/changes?wait=converged&timeout_ms=30000", &body)
+        .await;
     converged(&reset.expect("an answer").expect(200).json, 3);
     listed(startup).await;
 }

@@ -14,7 +14,9 @@ const CHANGES: usize = 50;
 pub async fn measure(stage: &Stage) -> String {
     let mut took: Vec<Duration> = Vec::with_capacity(CHANGES);
     let entry = stage.entry(0, MODEL).await;
-    let mut revision = entry["configuration"]["revision"].as_u64().expect("a revision");
+    let mut revision = entry["configuration"]["revision"]
+        .as_u64()
+        .expect("a revision");
     for n in 0..CHANGES {
         // Eighths are exact in binary, so equality is safe.
         let wanted = f64::from(u32::try_from(n + 1).expect("small")) / 8.0;
@@ -23,7 +25,9 @@ pub async fn measure(stage: &Stage) -> String {
         let done = stage.service(n % 2).patch("/router_policy", &body).await;
         let acknowledged = Instant::now();
         let done = done.expect("an answer").expect(200);
-        revision = done.json["configuration"]["revision"].as_u64().expect("a revision");
+        revision = done.json["configuration"]["revision"]
+            .as_u64()
+            .expect("a revision");
         futures::future::join_all(stage.frontends.iter().map(|one| until(one, wanted))).await;
         took.push(acknowledged.elapsed());
     }
@@ -45,6 +49,10 @@ async fn until(frontend: &Frontend, wanted: f64) {
         if listed == Ok(wanted) {
             return;
         }
-        assert!(started.elapsed() < PATIENCE, "{} lists {listed:?}", frontend.url());
+        assert!(
+            started.elapsed() < PATIENCE,
+            "{} lists {listed:?}",
+            frontend.url()
+        );
     }
 }

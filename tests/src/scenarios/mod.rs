@@ -41,20 +41,76 @@ macro_rules! scenario {
 
 /// Every scenario, in an order that keeps restarts few.
 pub const ALL: [Scenario; 14] = [
-    scenario!("a", everyday::a_change_reaches_all, "a patch by fleet router id is listed by all three frontends"),
-    scenario!("a20", everyday::converged_is_never_stale, "after converged no poll is ever stale (3 frontends, 20 polls each)"),
-    scenario!("b", everyday::startup_values_return, "null and reset restore each frontend's own startup value"),
-    scenario!("c", everyday::a_restarted_frontend_is_brought_up, "a killed and restarted frontend's new router is brought up"),
-    scenario!("d", everyday::drift_is_put_back, "a patch behind the agent's back is reported and put back"),
-    scenario!("f", everyday::thresholds_fleet_wide, "busy thresholds are set fleet-wide and restored"),
-    scenario!("e", everyday::one_replica_refuses, "a load-aware frontend refuses a cache weight, the others apply it"),
-    scenario!("j", models::roles_stay_apart, "prefill and decode policies stay apart"),
-    scenario!("k", models::any_name_works, "a model named meta-llama/Llama-3.1-8B Instruct.v2*>é"),
-    scenario!("g", chaos::kill_9_amid_200_changes, "kill -9 of a service amid 200 concurrent changes loses and invents nothing"),
-    scenario!("h", chaos::the_log_goes_away, "NATS stopped and started: writes 503, agents hold, all converge after"),
-    scenario!("i", chaos::an_agent_works_from_its_copy, "agent and frontend restarted while NATS is down: policy from the agent's copy"),
-    scenario!("l", wirings::an_old_frontend, "Dynamo 1.6.1: said so, thresholds applied"),
-    scenario!("m", wirings::without_nats, "embedded log and agents over HTTP: no NATS anywhere"),
+    scenario!(
+        "a",
+        everyday::a_change_reaches_all,
+        "a patch by fleet router id is listed by all three frontends"
+    ),
+    scenario!(
+        "a20",
+        everyday::converged_is_never_stale,
+        "after converged no poll is ever stale (3 frontends, 20 polls each)"
+    ),
+    scenario!(
+        "b",
+        everyday::startup_values_return,
+        "null and reset restore each frontend's own startup value"
+    ),
+    scenario!(
+        "c",
+        everyday::a_restarted_frontend_is_brought_up,
+        "a killed and restarted frontend's new router is brought up"
+    ),
+    scenario!(
+        "d",
+        everyday::drift_is_put_back,
+        "a patch behind the agent's back is reported and put back"
+    ),
+    scenario!(
+        "f",
+        everyday::thresholds_fleet_wide,
+        "busy thresholds are set fleet-wide and restored"
+    ),
+    scenario!(
+        "e",
+        everyday::one_replica_refuses,
+        "a load-aware frontend refuses a cache weight, the others apply it"
+    ),
+    scenario!(
+        "j",
+        models::roles_stay_apart,
+        "prefill and decode policies stay apart"
+    ),
+    scenario!(
+        "k",
+        models::any_name_works,
+        "a model named meta-llama/Llama-3.1-8B Instruct.v2*>é"
+    ),
+    scenario!(
+        "g",
+        chaos::kill_9_amid_200_changes,
+        "kill -9 of a service amid 200 concurrent changes loses and invents nothing"
+    ),
+    scenario!(
+        "h",
+        chaos::the_log_goes_away,
+        "NATS stopped and started: writes 503, agents hold, all converge after"
+    ),
+    scenario!(
+        "i",
+        chaos::an_agent_works_from_its_copy,
+        "agent and frontend restarted while NATS is down: policy from the agent's copy"
+    ),
+    scenario!(
+        "l",
+        wirings::an_old_frontend,
+        "Dynamo 1.6.1: said so, thresholds applied"
+    ),
+    scenario!(
+        "m",
+        wirings::without_nats,
+        "embedded log and agents over HTTP: no NATS anywhere"
+    ),
 ];
 
 /// What became of one scenario.
@@ -121,14 +177,22 @@ pub fn run_all(letters: &[String]) -> bool {
     runtime().block_on(async {
         let started = Instant::now();
         let mut stage = Stage::set("all").await;
-        println!("stage set in {:.1} s: {}", started.elapsed().as_secs_f64(), stage.folder.display());
+        println!(
+            "stage set in {:.1} s: {}",
+            started.elapsed().as_secs_f64(),
+            stage.folder.display()
+        );
         let (mut passed, mut failed) = (0, 0);
         for scenario in &ALL {
             if !letters.is_empty() && !letters.iter().any(|letter| letter == scenario.letter) {
                 continue;
             }
             let outcome = run(scenario, &mut stage).await;
-            let verdict = if outcome.failure.is_none() { "pass" } else { "FAIL" };
+            let verdict = if outcome.failure.is_none() {
+                "pass"
+            } else {
+                "FAIL"
+            };
             println!(
                 "{verdict}  {:>3}  {:6.1} s  {}",
                 outcome.scenario,
@@ -146,7 +210,10 @@ pub fn run_all(letters: &[String]) -> bool {
             stage.calm().await;
             println!("{}", latency::measure(&stage).await);
         }
-        println!("dynamo: {passed} passed, {failed} failed in {:.0} s", started.elapsed().as_secs_f64());
+        println!(
+            "dynamo: {passed} passed, {failed} failed in {:.0} s",
+            started.elapsed().as_secs_f64()
+        );
         failed == 0
     })
 }

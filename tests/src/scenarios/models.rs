@@ -11,20 +11,33 @@ use crate::wait::wait_until;
 pub(super) async fn roles_stay_apart(stage: &mut Stage) {
     const MODEL: &str = "disaggregated";
     let _workers = [
-        stage.domain.worker("prefill1", MODEL, "disagg", Role::Prefill),
-        stage.domain.worker("decode1", MODEL, "disagg", Role::Decode),
+        stage
+            .domain
+            .worker("prefill1", MODEL, "disagg", Role::Prefill),
+        stage
+            .domain
+            .worker("decode1", MODEL, "disagg", Role::Decode),
     ];
     let path = format!("/router_policy?model={MODEL}");
     let service = stage.service(0).clone();
     let of_role = async |role: &str| -> Result<Value, String> {
         let listed = service.get(&path).await?;
-        let all = listed.json["routers"].as_array().cloned().unwrap_or_default();
+        let all = listed.json["routers"]
+            .as_array()
+            .cloned()
+            .unwrap_or_default();
         all.into_iter()
             .find(|one| one["worker_type"] == role && applied(one) == 3)
             .ok_or(listed.text)
     };
-    let prefill = wait_until("prefill has three replicas", PATIENCE, async || of_role("prefill").await).await;
-    let decode = wait_until("decode has three replicas", PATIENCE, async || of_role("decode").await).await;
+    let prefill = wait_until("prefill has three replicas", PATIENCE, async || {
+        of_role("prefill").await
+    })
+    .await;
+    let decode = wait_until("decode has three replicas", PATIENCE, async || {
+        of_role("decode").await
+    })
+    .await;
     assert_ne!(prefill["router_id"], decode["router_id"]);
 
     for (entry, parameter, value) in [
@@ -33,7 +46,9 @@ pub(super) async fn roles_stay_apart(stage: &mut Stage) {
     ] {
         let body = json!({"router_id": entry["router_id"],
             "expected_revision": entry["configuration"]["revision"], "parameters": {parameter: value}});
-        let done = service.patch("/router_policy?wait=converged&timeout_ms=30000", &body).await;
+        let done = service
+            .patch("/router_policy?wait=converged&timeout_ms=30000", &body)
+            .await;
         converged(&done.expect("an answer").expect(200).json, 3);
     }
     for frontend in &stage.frontends {
@@ -50,21 +65,48 @@ pub(super) async fn roles_stay_apart(stage: &mut Stage) {
             has("prefill", "decode_active_request_weight"),
             has("decode", "decode_active_request_weight"),
         ];
-        assert_eq!(seen, [Some(2.0), Some(1.0), Some(0.0), Some(0.5)], "{routers:?}");
+        assert_eq!(
+            seen,
+            [Some(2.0), Some(1.0), Some(0.0), Some(0.5)],
+            "{routers:?}"
+        );
     }
 }
 
 pub(super) async fn any_name_works(stage: &mut Stage) {
     const MODEL: &str = "meta-llama/Llama-3.1-8B Instruct.v2*>é";
-    let _worker = stage.domain.worker("worker-odd", MODEL, "odd", Role::Aggregated);
+    let _worker = stage
+        .domain
+        .worker("worker-odd", MODEL, "odd", Role::Aggregated);
     stage.replicas(MODEL, 3).await;
-    converged(&stage.change(0, MODEL, json!({"router_temperature": 0.4})).await, 3);
+    converged(
+        &stage
+            .change(0, MODEL, json!({"router_temperature": 0.4}))
+            .await,
+        3,
+    );
     assert_eq!(stage.listed(MODEL, "router_temperature").await, [0.4; 3]);
     // The everyday model is another policy and keeps its values.
-    assert_eq!(stage.listed(crate::stage::MODEL, "router_temperature").await, [0.0, 0.0, 0.5]);
-    let path = format!("/v1/policies?model={}&kind=worker_selection", query_value(MODEL));
-    let listed = stage.service(1).get(&path).await.expect("an answer").expect(200);
-    let policies = listed.json["policies"].as_array().cloned().unwrap_or_default();
+    assert_eq!(
+        stage
+            .listed(crate::stage::MODEL, "router_temperature")
+            .await,
+        [0.0, 0.0, 0.5]
+    );
+    let path = format!(
+        "/v1/policies?model={}&kind=worker_selection",
+        query_value(MODEL)
+    );
+    let listed = stage
+        .service(1)
+        .get(&path)
+        .await
+        .expect("an answer")
+        .expect(200);
+    let policies = listed.json["policies"]
+        .as_array()
+        .cloned()
+        .unwrap_or_default();
     assert_eq!(policies.len(), 1, "{}", listed.text);
     assert_eq!(policies[0]["scope"]["model"], MODEL, "{}", listed.text);
     converged(&stage.reset(1, MODEL).await, 3);

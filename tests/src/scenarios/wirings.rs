@@ -15,30 +15,65 @@ pub(super) async fn an_old_frontend(stage: &mut Stage) {
     let mut frontend = domain.frontend("frontend-old");
     domain.bring_up(&mut frontend, &["--active-decode-blocks-threshold", "0.9"]);
     frontend.serves(OLD).await;
-    assert_eq!(frontend.http.get("/router_policy").await.map(|answer| answer.status), Ok(404));
-    let mut agent = Agent::new("agent-old", &stage.folder, &stage.nats.url(), frontend.url());
+    assert_eq!(
+        frontend
+            .http
+            .get("/router_policy")
+            .await
+            .map(|answer| answer.status),
+        Ok(404)
+    );
+    let mut agent = Agent::new(
+        "agent-old",
+        &stage.folder,
+        &stage.nats.url(),
+        frontend.url(),
+    );
     agent.start();
 
     let service = stage.service(0);
-    wait_until("the fleet view says what the frontend lacks", PATIENCE, async || {
-        let fleet = service.get("/v1/convergence").await?;
-        if fleet.text.contains("busy_threshold_only") { Ok(()) } else { Err(fleet.text) }
-    })
+    wait_until(
+        "the fleet view says what the frontend lacks",
+        PATIENCE,
+        async || {
+            let fleet = service.get("/v1/convergence").await?;
+            if fleet.text.contains("busy_threshold_only") {
+                Ok(())
+            } else {
+                Err(fleet.text)
+            }
+        },
+    )
     .await;
     let threshold = "active_decode_blocks_threshold";
     let body = json!({"changes": [{"kind": "busy_threshold", "scope": {"model": OLD},
         "expected_revision": 0, "parameters": {threshold: 0.5}}]});
     let path = "/v1/changes?wait=converged&timeout_ms=30000";
-    let set = service.post(path, &body).await.expect("an answer").expect(200);
+    let set = service
+        .post(path, &body)
+        .await
+        .expect("an answer")
+        .expect(200);
     converged(&set.json, 1);
-    assert_eq!(frontend.thresholds(OLD).await.expect("thresholds")[threshold], 0.5);
+    assert_eq!(
+        frontend.thresholds(OLD).await.expect("thresholds")[threshold],
+        0.5
+    );
 
     // A router policy cannot arrive there: nobody says that it has.
     let body = json!({"changes": [{"kind": "worker_selection", "scope": {"model": OLD},
         "expected_revision": 0, "parameters": {"router_temperature": 0.5}}]});
     let path = "/v1/changes?wait=converged&timeout_ms=3000";
-    let set = service.post(path, &body).await.expect("an answer").expect(200);
-    assert_ne!(set.json["convergence"]["outcome"], "converged", "{}", set.text);
+    let set = service
+        .post(path, &body)
+        .await
+        .expect("an answer")
+        .expect(200);
+    assert_ne!(
+        set.json["convergence"]["outcome"], "converged",
+        "{}",
+        set.text
+    );
 }
 
 pub(super) async fn without_nats(stage: &mut Stage) {
@@ -53,7 +88,14 @@ pub(super) async fn without_nats(stage: &mut Stage) {
         .frontends
         .iter()
         .enumerate()
-        .map(|(n, frontend)| Agent::new(&format!("agent{n}"), &folder, service.http.base(), frontend.url()))
+        .map(|(n, frontend)| {
+            Agent::new(
+                &format!("agent{n}"),
+                &folder,
+                service.http.base(),
+                frontend.url(),
+            )
+        })
         .collect();
     for agent in &mut agents {
         agent.start();
@@ -70,7 +112,10 @@ pub(super) async fn without_nats(stage: &mut Stage) {
         .await;
         let body = json!({"router_id": entry["router_id"],
             "expected_revision": entry["configuration"]["revision"], "parameters": {"router_temperature": value}});
-        let done = service.http.patch("/router_policy?wait=converged&timeout_ms=30000", &body).await;
+        let done = service
+            .http
+            .patch("/router_policy?wait=converged&timeout_ms=30000", &body)
+            .await;
         converged(&done.expect("an answer").expect(200).json, 3);
     };
     change(&service, 0.3).await;
@@ -82,5 +127,9 @@ pub(super) async fn without_nats(stage: &mut Stage) {
     assert_eq!(stage.listed(MODEL, "router_temperature").await, [0.4; 3]);
     let path = "/v1/policies?kind=worker_selection";
     let policies = service.http.get(path).await.expect("an answer").expect(200);
-    assert_eq!(policies.json["policies"][0]["revision"], 2, "{}", policies.text);
+    assert_eq!(
+        policies.json["policies"][0]["revision"], 2,
+        "{}",
+        policies.text
+    );
 }
