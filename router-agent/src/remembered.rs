@@ -1,0 +1,171 @@
+//! What the agent keeps between its processes beside the copy of the log: memory of routers and thresholds.
+//!
+//! Losing it is safe for routers (they are restored once more) and costs the startup values of thresholds, which a frontend
+//! does not tell again; so it is never part of what `adopt` or a damaged copy throws away.
+//! A write that fails is logged and otherwise ignored: enforcing goes on without it.
+
+use std::path::Path;
+
+use schemas::{FrontendId, Name, RouterId, Timestamp};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::memory::{FrontendMemory, RouterMemory, ThresholdMemory};
+use crate::store::{Store, StoreError};
+
+const STARTED_KEY: &[u8] = b"started";
+
+/// The kept memory of one agent.
+#[derive(Debug, Clone)]
+pub struct Remembered {
+    store: Store,
+}
+
+impl Remembered {
+    /// Opens it, or makes it.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub fn open(path: &Path, now: Timestamp) -> Result<Remembered, StoreError> {
+        let opened = Store::open(path, migrations::store::AGENT_LAYOUT, now)?;
+        Ok(Remembered {
+            store: opened.store,
+        })
+    }
+
+    /// When this process started: now, but always after the one before it, also when the clock went back.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub fn started(&self, now: Timestamp) -> Result<Timestamp, StoreError> {
+        let before: Option<Timestamp> = decode(self.store.get(STARTED_KEY)?.as_deref());
+        let started = before.map_or(now, |before| {
+            now.max(Timestamp::from_unix_ms(before.unix_ms() + 1))
+        });
+        let mut batch = sled::Batch::default();
+        batch.insert(STARTED_KEY, encode(&started));
+        self.store.write(batch)?;
+        self.store.sync()?;
+        Ok(started)
+    }
+
+    /// Forgets refusals: their positions belong to the log that was followed.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub fn forget_refusals(&self) -> Result<(), StoreError> {
+        let mut batch = sled::Batch::default();
+        for (key, value) in self.store.scan(b"r\0")? {
+            if let Some(mut memory) = decode::<RouterMemory>(Some(&value)) {
+                memory.refused = None;
+                batch.insert([b"r\0", key.as_slice()].concat(), encode(&memory));
+            }
+        }
+        for (key, value) in self.store.scan(b"t\0")? {
+            if let Some(mut memory) = decode::<ThresholdMemory>(Some(&value)) {
+                memory.refused = None;
+                batch.insert([b"t\0", key.as_slice()].concat(), encode(&memory));
+            }
+        }
+        self.store.write(batch)?;
+        self.store.sync()
+    }
+
+    /// Everything of one frontend. What cannot be read counts as not known.
+    pub async fn load(&self, frontend: FrontendId) -> FrontendMemory {
+        let loaded = self.blocking(move |store| {
+            let mut memory = FrontendMemory::default();
+            for (id, value) in store.scan(&key(b'r', &frontend, ""))? {
+                let id = String::from_utf8(id).ok().and_then(|id| id.parse().ok());
+                if let (Some(id), Some(kept)) = (id, decode(Some(&value))) {
+                    memory.routers.insert(id, kept);
+                }
+            }
+            for (model, value) in store.scan(&key(b't', &frontend, ""))? {
+                let model = String::from_utf8(model)
+                    .ok()
+                    .and_then(|model| Name::new(model).ok());
+                if let (Some(model), Some(kept)) = (model, decode(Some(&value))) {
+                    memory.thresholds.insert(model, kept);
+                }
+            }
+            Ok(memory)
+        });
+        loaded.await.unwrap_or_default()
+    }
+
+    /// Keeps a router's memory.
+    pub async fn keep_router(&self, frontend: &FrontendId, id: RouterId, memory: &RouterMemory) {
+        let key = key(b'r', frontend, &id.to_string());
+        let value = encode(memory);
+        self.put(key, Some(value)).await;
+    }
+
+    /// Drops a router's memory.
+    pub async fn forget_router(&self, frontend: &FrontendId, id: RouterId) {
+        self.put(key(b'r', frontend, &id.to_string()), None).await;
+    }
+
+    /// Keeps the memory of a model's thresholds, also through a power cut: a frontend does not tell it again.
+    pub async fn keep_thresholds(
+        &self,
+        frontend: &FrontendId,
+        model: &Name,
+        memory: &ThresholdMemory,
+    ) {
+        let key = key(b't', frontend, model.as_str());
+        let value = encode(memory);
+        let kept = self.blocking(move |store| {
+            let mut batch = sled::Batch::default();
+            batch.insert(key, value);
+            store.write(batch)?;
+            store.sync()
+        });
+        kept.await;
+    }
+
+    async fn put(&self, key: Vec<u8>, value: Option<Vec<u8>>) {
+        let kept = self.blocking(move |store| {
+            let mut batch = sled::Batch::default();
+            match value {
+                Some(value) => batch.insert(key, value),
+                None => batch.remove(key),
+            }
+            store.write(batch)
+        });
+        kept.await;
+    }
+
+    async fn blocking<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Store) -> Result<T, StoreError> + Send + 'static,
+    ) -> Option<T> {
+        let store = self.store.clone();
+        match tokio::task::spawn_blocking(move || work(&store)).await {
+            Ok(Ok(done)) => Some(done),
+            Ok(Err(why)) => {
+                tracing::error!(error = %why, "the agent's memory cannot be kept");
+                None
+            }
+            Err(why) => {
+                tracing::error!(error = %why, "the agent's memory cannot be kept");
+                None
+            }
+        }
+    }
+}
+
+/// Names hold no control characters, so a NUL separates.
+fn key(kind: u8, frontend: &FrontendId, rest: &str) -> Vec<u8> {
+    let frontend = frontend.0.as_str().as_bytes();
+    [&[kind, 0], frontend, &[0], rest.as_bytes()].concat()
+}
+
+fn encode(value: &impl Serialize) -> Vec<u8> {
+    // Invariant: string keys and finite numbers only, so encoding cannot fail.
+    serde_json::to_vec(value).unwrap_or_default()
+}
+
+fn decode<T: DeserializeOwned>(bytes: Option<&[u8]>) -> Option<T> {
+    serde_json::from_slice(bytes?).ok()
+}
