@@ -46,6 +46,8 @@ pub(crate) enum Command {
     Serve(Serve),
     /// Try everything with one command: service, embedded log and an agent in one process, no NATS.
     Dev(Dev),
+    /// Take the log that is there now for the right one, after it was lost or restored on purpose.
+    Adopt(Adopt),
     #[command(flatten)]
     Client(Client),
 }
@@ -89,6 +91,14 @@ pub(crate) struct Dev {
     /// Where to listen.
     #[arg(long, default_value = "127.0.0.1:8090", value_name = "ADDRESS")]
     pub listen: SocketAddr,
+}
+
+/// The stores are set aside, not deleted. Stop the service first; agents have `router-agent adopt`.
+#[derive(Debug, Args)]
+pub(crate) struct Adopt {
+    /// Folder of the service's local stores.
+    #[arg(long, default_value = "router-policy-data", value_name = "FOLDER")]
+    pub data: PathBuf,
 }
 
 #[derive(Debug, Subcommand)]

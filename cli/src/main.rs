@@ -2,6 +2,7 @@
 //!
 //! Only wires: arguments to commands, results to exit codes.
 
+mod adopt;
 mod arguments;
 mod assignment;
 mod client;
@@ -40,6 +41,7 @@ fn run(arguments: Arguments) -> Result<(), Problem> {
         match arguments.command {
             Command::Serve(options) => serve::run(options).await,
             Command::Dev(options) => dev::run(options).await,
+            Command::Adopt(options) => adopt::run(&options, arguments.json),
             Command::Client(command) => {
                 let client = client::Client::new(&arguments.service)?;
                 commands::run(command, &client, arguments.json).await

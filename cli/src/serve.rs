@@ -1,4 +1,91 @@
-//! tmp
-pub(crate) async fn run(_: crate::arguments::Serve) -> Result<(), crate::problem::Problem> {
+//! `serve`: the service on a log, until SIGINT or SIGTERM.
+
+use std::path::Path;
+
+use event_log::{Options, Wiring};
+
+use crate::arguments::Serve;
+use crate::client::chain;
+use crate::problem::Problem;
+
+pub(crate) async fn run(options: Serve) -> Result<(), Problem> {
+    log_to_stderr("info");
+    let wiring = wire(
+        &options.log,
+        Options {
+            stream: options.stream,
+            replicas: options.replicas,
+            credentials: options.nats_creds,
+            embedded_dir: options.data.join("log"),
+            ..Options::default()
+        },
+    )?;
+    let mut config = service::Config::new(options.listen, &options.data);
+    config.insecure = options.insecure;
+    config.facade_disabled = facade_disabled();
+    let running = start(config, wiring, &options.data).await?;
+    tracing::info!(address = %running.address(), log = options.log, "serving");
+    stop_signal().await;
+    tracing::info!("stopping");
+    running.stop().await;
     Ok(())
+}
+
+/// Starts the service; the problem says what to do.
+pub(crate) async fn start(
+    config: service::Config,
+    wiring: Wiring,
+    data: &Path,
+) -> Result<service::Running, Problem> {
+    let listen = config.listen;
+    service::start(config, wiring).await.map_err(|error| {
+        Problem::Failed(format!(
+            "the service does not start on {listen} with data in {}: {}",
+            data.display(),
+            chain(&error)
+        ))
+    })
+}
+
+/// Opens a log for reading and writing.
+pub(crate) fn wire(log: &str, options: Options) -> Result<Wiring, Problem> {
+    let url = log
+        .parse()
+        .map_err(|error| Problem::Usage(format!("--log {log:?} {}", chain(&error))))?;
+    event_log::connect(&url, options)
+        .map_err(|error| Problem::Failed(format!("the log {log}: {}", chain(&error))))
+}
+
+/// As on a frontend: 1, true and yes turn the admin routes off.
+fn facade_disabled() -> bool {
+    std::env::var("DYN_DISABLE_FRONTEND_ADMIN_API")
+        .is_ok_and(|value| matches!(value.to_ascii_lowercase().as_str(), "1" | "true" | "yes"))
+}
+
+/// Logs for people on stderr; `RUST_LOG` changes what is logged.
+pub(crate) fn log_to_stderr(default: &str) {
+    let filter = tracing_subscriber::EnvFilter::try_from_default_env()
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(default));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .init();
+}
+
+/// Waits for SIGINT (Ctrl-C) or SIGTERM.
+pub(crate) async fn stop_signal() {
+    use tokio::signal::unix::{SignalKind, signal};
+    let terminate = signal(SignalKind::terminate());
+    match terminate {
+        Ok(mut terminate) => {
+            tokio::select! {
+                _ = tokio::signal::ctrl_c() => {}
+                _ = terminate.recv() => {}
+            }
+        }
+        // Without a handler SIGTERM ends the process anyway.
+        Err(_) => {
+            let _ = tokio::signal::ctrl_c().await;
+        }
+    }
 }

@@ -119,22 +119,22 @@ pub(super) async fn drift_is_put_back(stage: &mut Stage) {
         }
     })
     .await;
+    let service = stage.service(0);
     wait_until("the drift is reported", PATIENCE, async || {
-        let entry = stage.entry(0, MODEL).await;
-        let reported = entry["replicas"].as_array().is_some_and(|all| {
-            all.iter().any(|one| {
+        let fleet = service.get("/v1/convergence").await?;
+        let reported = fleet.json["agents"].as_array().into_iter().flatten().any(|agent| {
+            let frontends = agent["frontends"].as_array().into_iter().flatten();
+            let mut routers = frontends.flat_map(|one| one["routers"].as_array().into_iter().flatten());
+            routers.any(|one| {
                 one["router_id"] == router["router_id"]
-                    && one["drifts"].as_u64().is_some_and(|count| count >= 1)
                     && one["state"] == "applied"
+                    && one["drifts"].as_u64().is_some_and(|count| count >= 1)
             })
         });
-        if reported {
-            Ok(())
-        } else {
-            Err(entry.to_string())
-        }
+        if reported { Ok(()) } else { Err(fleet.text) }
     })
     .await;
+    assert_eq!(applied(&stage.replicas(MODEL, 3).await), 3);
     assert_eq!(stage.listed(MODEL, TEMPERATURE).await, [0.3; 3]);
 }
 
