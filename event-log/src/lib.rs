@@ -6,9 +6,23 @@
 
 pub mod ambient;
 pub mod bootstrap;
+pub mod commit;
+pub mod connect;
+pub mod embedded;
+mod follow;
+pub mod http;
+pub mod identity;
+pub mod jetstream;
 pub mod memory;
+pub mod options;
 pub mod port;
+#[cfg(feature = "testing")]
+pub mod testing;
 
+pub use commit::{CommitError, Committed, commit};
+pub use connect::{BadLogUrl, ConnectError, LogUrl, connect, connect_reader};
+pub use identity::Identity;
+pub use options::Options;
 pub use port::{
     Appended, Entry, EventLog, Failure, Foreign, Head, LogReader, ReaderWiring, Reports, Seen,
     StatusBoard, Subscription, Tails, Wiring,

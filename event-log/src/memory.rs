@@ -9,9 +9,10 @@ use schemas::status::AgentStatus;
 use schemas::{AgentId, LogId, Position, Subject};
 use tokio::sync::{broadcast, watch};
 
+use crate::identity::recognise;
 use crate::port::{
-    Appended, Entry, EventLog, Failure, Foreign, Head, LogReader, Reports, Seen, StatusBoard,
-    Subscription, Tails,
+    Appended, Entry, EventLog, Failure, Head, LogReader, Reports, Seen, StatusBoard, Subscription,
+    Tails,
 };
 
 /// A log in memory.
@@ -42,23 +43,6 @@ impl MemoryLog {
             .last()
             .map_or(Position::START, |entry| entry.position)
     }
-}
-
-/// Refuses a log that is not the one that was seen. Shared by the adapters.
-pub(crate) fn recognise(seen: Seen, head: Head) -> Result<(), Failure> {
-    if seen.log_id != head.log_id {
-        return Err(Failure::Foreign(Foreign::OtherIdentity {
-            known: seen.log_id,
-            actual: head.log_id,
-        }));
-    }
-    if seen.position > head.position {
-        return Err(Failure::Foreign(Foreign::Behind {
-            known: seen.position,
-            actual: head.position,
-        }));
-    }
-    Ok(())
 }
 
 #[async_trait]
