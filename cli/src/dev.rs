@@ -16,7 +16,7 @@ pub(crate) async fn run(options: Dev) -> Result<(), Problem> {
         embedded_dir: options.data.join("log"),
         ..Options::default()
     };
-    let wiring = wire("embedded", log)?;
+    let wiring = wire("embedded", log).await?;
     let config = service::Config::new(options.listen, &options.data);
     let running = start(config, wiring.clone(), &options.data).await?;
     let agent = if options.frontends.is_empty() {
@@ -26,7 +26,10 @@ pub(crate) async fn run(options: Dev) -> Result<(), Problem> {
     };
     print!("{}", banner(running.address(), &options));
     stop_signal().await;
-    println!("stopping; everything that was acknowledged is in {}", options.data.display());
+    println!(
+        "stopping; everything that was acknowledged is in {}",
+        options.data.display()
+    );
     if let Some(agent) = agent {
         agent.stop().await;
     }
@@ -69,7 +72,10 @@ fn banner(address: SocketAddr, options: &Dev) -> String {
   Changes, history and audit work already: a policy waits for the routers that it is for.\n"
             .to_owned()
     } else {
-        format!("\n  agent looks after    {}\n", options.frontends.join("\n                       "))
+        format!(
+            "\n  agent looks after    {}\n",
+            options.frontends.join("\n                       ")
+        )
     };
     format!(
         "router-policy dev: service, log and agent in one process (Ctrl-C stops it)
@@ -111,8 +117,17 @@ mod tests {
         let without = banner(usual, &dev(&[]));
         assert!(without.contains("dev --frontend"), "{without}");
         assert!(!without.contains("export"), "{without}");
-        let with = banner(SocketAddr::from(([127, 0, 0, 1], 9)), &dev(&["http://a", "http://b"]));
-        assert!(with.contains("http://b") && !with.contains("dev --frontend"), "{with}");
-        assert!(with.contains("export ROUTER_POLICY_SERVICE=http://127.0.0.1:9"), "{with}");
+        let with = banner(
+            SocketAddr::from(([127, 0, 0, 1], 9)),
+            &dev(&["http://a", "http://b"]),
+        );
+        assert!(
+            with.contains("http://b") && !with.contains("dev --frontend"),
+            "{with}"
+        );
+        assert!(
+            with.contains("export ROUTER_POLICY_SERVICE=http://127.0.0.1:9"),
+            "{with}"
+        );
     }
 }

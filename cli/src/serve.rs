@@ -19,7 +19,8 @@ pub(crate) async fn run(options: Serve) -> Result<(), Problem> {
             embedded_dir: options.data.join("log"),
             ..Options::default()
         },
-    )?;
+    )
+    .await?;
     let mut config = service::Config::new(options.listen, &options.data);
     config.insecure = options.insecure;
     config.facade_disabled = facade_disabled();
@@ -48,11 +49,12 @@ pub(crate) async fn start(
 }
 
 /// Opens a log for reading and writing.
-pub(crate) fn wire(log: &str, options: Options) -> Result<Wiring, Problem> {
+pub(crate) async fn wire(log: &str, options: Options) -> Result<Wiring, Problem> {
     let url = log
         .parse()
         .map_err(|error| Problem::Usage(format!("--log {log:?} {}", chain(&error))))?;
     event_log::connect(&url, options)
+        .await
         .map_err(|error| Problem::Failed(format!("the log {log}: {}", chain(&error))))
 }
 

@@ -7,7 +7,6 @@ pub mod bad_input;
 pub mod binaries;
 pub mod dynamo;
 pub mod http;
-pub mod nats;
 pub mod process;
 pub mod scenarios;
 pub mod stage;

@@ -4,12 +4,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use event_log::testing::{NATS_NEWEST, NatsServer, ServerOptions};
 use serde_json::{Value, json};
 
 use crate::binaries::{binary, target};
 use crate::dynamo::{Domain, Dynamo, Frontend, Role, V1_7, Worker};
 use crate::http::{Http, query_value};
-use crate::nats::Nats;
 use crate::process::{Process, free_port};
 use crate::wait::wait_until;
 
@@ -137,7 +137,9 @@ pub struct Stage {
     /// Service replicas on one NATS.
     pub services: Vec<Service>,
     /// The log.
-    pub nats: Nats,
+    pub nats: NatsServer,
+    /// False while the log is killed.
+    pub nats_up: bool,
     /// Dynamo frontends.
     pub frontends: Vec<Frontend>,
     /// Mocker workers of [`MODEL`].
@@ -167,7 +169,11 @@ impl Stage {
         for (frontend, flags) in frontends.iter_mut().zip(FLAGS) {
             domain.bring_up(frontend, flags);
         }
-        let nats = Nats::start(&folder.join("nats")).await;
+        let options = ServerOptions {
+            sync_always: true,
+            store: Some(folder.join("nats")),
+        };
+        let nats = NatsServer::start(NATS_NEWEST, &options).expect("nats-server");
         let mut services = ["service0", "service1"]
             .map(|service| Service::new(service, &folder, &nats.url()))
             .into_iter()
@@ -192,6 +198,7 @@ impl Stage {
             agents,
             services,
             nats,
+            nats_up: true,
             frontends,
             workers,
             domain,
@@ -205,12 +212,29 @@ impl Stage {
         &self.services[n].http
     }
 
+    /// SIGKILL to nats-server; its store stays.
+    pub fn stop_log(&mut self) {
+        self.nats.kill();
+        self.nats_up = false;
+    }
+
+    /// Starts nats-server again, on the same port with the same store.
+    ///
+    /// # Panics
+    /// When it does not come up.
+    pub fn resume_log(&mut self) {
+        self.nats.restart().expect("nats-server");
+        self.nats_up = true;
+    }
+
     /// Starts what is down, empties every policy and waits until the fleet has settled on that.
     ///
     /// # Panics
     /// When it does not settle.
     pub async fn calm(&mut self) {
-        self.nats.resume_if_down().await;
+        if !self.nats_up {
+            self.resume_log();
+        }
         for service in &mut self.services {
             if service.process.is_none() {
                 service.start().await;

@@ -130,7 +130,9 @@ async fn one_try(
 /// The log itself, not what a service says of it, against what the writers were told.
 async fn check_log(url: &str, told: &Told) {
     let url = url.parse().expect("a log URL");
-    let wiring = event_log::connect_reader(&url, event_log::Options::default()).expect("a reader");
+    let wiring = event_log::connect_reader(&url, event_log::Options::default())
+        .await
+        .expect("a reader");
     let head = wiring.log.head().await.expect("head");
     let seen = event_log::Seen {
         log_id: head.log_id,
@@ -180,7 +182,7 @@ async fn check_log(url: &str, told: &Told) {
 pub(super) async fn the_log_goes_away(stage: &mut Stage) {
     converged(&stage.change(0, MODEL, json!({TEMPERATURE: 0.3})).await, 3);
     let entry = stage.entry(0, MODEL).await;
-    stage.nats.stop().await;
+    stage.stop_log();
     let body = json!({"router_id": entry["router_id"],
         "expected_revision": entry["configuration"]["revision"], "parameters": {TEMPERATURE: 0.6}});
     for service in 0..2 {
@@ -205,7 +207,7 @@ pub(super) async fn the_log_goes_away(stage: &mut Stage) {
     )
     .await;
     assert_eq!(stage.listed(MODEL, TEMPERATURE).await, [0.3; 3]);
-    stage.nats.resume().await;
+    stage.resume_log();
     let answer = wait_until(
         "a write is accepted again and converges",
         PATIENCE,
@@ -226,7 +228,7 @@ pub(super) async fn the_log_goes_away(stage: &mut Stage) {
 
 pub(super) async fn an_agent_works_from_its_copy(stage: &mut Stage) {
     converged(&stage.change(0, MODEL, json!({TEMPERATURE: 0.3})).await, 3);
-    stage.nats.stop().await;
+    stage.stop_log();
     stage.agents[0].kill();
     stage.frontends[0].kill();
     stage.domain.bring_up(&mut stage.frontends[0], FLAGS[0]);
@@ -242,7 +244,7 @@ pub(super) async fn an_agent_works_from_its_copy(stage: &mut Stage) {
         },
     )
     .await;
-    stage.nats.resume().await;
+    stage.resume_log();
     let what = "writes are accepted again";
     wait_until(what, PATIENCE, async || {
         let ready = stage.service(0).get("/readyz").await?;

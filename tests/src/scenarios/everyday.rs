@@ -122,15 +122,20 @@ pub(super) async fn drift_is_put_back(stage: &mut Stage) {
     let service = stage.service(0);
     wait_until("the drift is reported", PATIENCE, async || {
         let fleet = service.get("/v1/convergence").await?;
-        let reported = fleet.json["agents"].as_array().into_iter().flatten().any(|agent| {
-            let frontends = agent["frontends"].as_array().into_iter().flatten();
-            let mut routers = frontends.flat_map(|one| one["routers"].as_array().into_iter().flatten());
-            routers.any(|one| {
-                one["router_id"] == router["router_id"]
-                    && one["state"] == "applied"
-                    && one["drifts"].as_u64().is_some_and(|count| count >= 1)
-            })
-        });
+        let reported = fleet.json["agents"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .any(|agent| {
+                let frontends = agent["frontends"].as_array().into_iter().flatten();
+                let mut routers =
+                    frontends.flat_map(|one| one["routers"].as_array().into_iter().flatten());
+                routers.any(|one| {
+                    one["router_id"] == router["router_id"]
+                        && one["state"] == "applied"
+                        && one["drifts"].as_u64().is_some_and(|count| count >= 1)
+                })
+            });
         if reported { Ok(()) } else { Err(fleet.text) }
     })
     .await;

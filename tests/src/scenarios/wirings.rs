@@ -80,7 +80,7 @@ pub(super) async fn without_nats(stage: &mut Stage) {
     for agent in &mut stage.agents {
         agent.kill();
     }
-    stage.nats.stop().await;
+    stage.stop_log();
     let folder = stage.folder.join("embedded");
     let mut service = Service::new("service-embedded", &folder, "embedded");
     service.start().await;
