@@ -7,7 +7,7 @@ use event_log::{Options, ReaderWiring, Wiring};
 use crate::arguments::Dev;
 use crate::client::chain;
 use crate::problem::Problem;
-use crate::serve::{log_to_stderr, start, stop_signal, wire};
+use crate::serve::{log_to_stderr, start, until_stopped, wire};
 
 pub(crate) async fn run(options: Dev) -> Result<(), Problem> {
     // People look at the banner; what goes wrong still shows.
@@ -16,7 +16,7 @@ pub(crate) async fn run(options: Dev) -> Result<(), Problem> {
         embedded_dir: options.data.join("log"),
         ..Options::default()
     };
-    let wiring = wire("embedded", log).await?;
+    let wiring = wire("embedded", &options.data, log).await?;
     let config = service::Config::new(options.listen, &options.data);
     let running = start(config, wiring.clone(), &options.data).await?;
     let agent = if options.frontends.is_empty() {
@@ -25,7 +25,7 @@ pub(crate) async fn run(options: Dev) -> Result<(), Problem> {
         Some(agent(&options, wiring).await?)
     };
     print!("{}", banner(running.address(), &options));
-    stop_signal().await;
+    let ended = until_stopped(&running).await;
     println!(
         "stopping; everything that was acknowledged is in {}",
         options.data.display()
@@ -34,7 +34,7 @@ pub(crate) async fn run(options: Dev) -> Result<(), Problem> {
         agent.stop().await;
     }
     running.stop().await;
-    Ok(())
+    ended
 }
 
 async fn agent(options: &Dev, wiring: Wiring) -> Result<router_agent::Running, Problem> {

@@ -12,6 +12,7 @@ pub(crate) async fn run(options: Serve) -> Result<(), Problem> {
     log_to_stderr("info");
     let wiring = wire(
         &options.log,
+        &options.data,
         Options {
             stream: options.stream,
             replicas: options.replicas,
@@ -26,10 +27,10 @@ pub(crate) async fn run(options: Serve) -> Result<(), Problem> {
     config.facade_disabled = facade_disabled();
     let running = start(config, wiring, &options.data).await?;
     tracing::info!(address = %running.address(), log = options.log, "serving");
-    stop_signal().await;
+    let ended = until_stopped(&running).await;
     tracing::info!("stopping");
     running.stop().await;
-    Ok(())
+    ended
 }
 
 /// Starts the service; the problem says what to do.
@@ -48,8 +49,13 @@ pub(crate) async fn start(
     })
 }
 
-/// Opens a log for reading and writing.
-pub(crate) async fn wire(log: &str, options: Options) -> Result<Wiring, Problem> {
+/// Opens a log for reading and writing. Only a service that has never met one may make it: a log that is gone must never
+/// be taken for a log that says nothing.
+pub(crate) async fn wire(log: &str, data: &Path, options: Options) -> Result<Wiring, Problem> {
+    match service::met_log(data) {
+        Some(log_id) => options.identity.expect(log_id),
+        None => options.identity.allow_create(),
+    }
     let url = log
         .parse()
         .map_err(|error| Problem::Usage(format!("--log {log:?} {}", chain(&error))))?;
@@ -74,8 +80,16 @@ pub(crate) fn log_to_stderr(default: &str) {
         .init();
 }
 
+/// Waits for a signal; a service that ends by itself is a failure.
+pub(crate) async fn until_stopped(running: &service::Running) -> Result<(), Problem> {
+    tokio::select! {
+        () = stop_signal() => Ok(()),
+        () = running.stopped() => Err(Problem::Failed("the service ended after a fault; see its log".to_owned())),
+    }
+}
+
 /// Waits for SIGINT (Ctrl-C) or SIGTERM.
-pub(crate) async fn stop_signal() {
+async fn stop_signal() {
     use tokio::signal::unix::{SignalKind, signal};
     let terminate = signal(SignalKind::terminate());
     match terminate {

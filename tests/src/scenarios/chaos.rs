@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
 
-use serde_json::{Value, json};
+use schemas::event::Event;
+use schemas::state::{Reading, Verdict};
+use serde_json::json;
 use uuid::Uuid;
 
 use super::everyday::converged;
@@ -144,23 +146,28 @@ async fn check_log(url: &str, told: &Told) {
     let mut last: BTreeMap<String, u64> = BTreeMap::new();
     while state.position < head.position {
         let entry = records.next().await.expect("a record");
-        let json: Value = serde_json::from_slice(&entry.bytes).expect("JSON");
         let reading = migrations::read(&entry.subject, &entry.bytes);
-        state.evolve(entry.position, &entry.subject, &entry.bytes, &reading);
-        let reason = json["data"]["reason"].as_str().unwrap_or_default();
-        if !reason.starts_with("change ") {
+        let verdict = state.evolve(entry.position, &entry.subject, &entry.bytes, &reading);
+        let Reading::Known(record) = reading else {
+            panic!("unreadable: {reading:?}");
+        };
+        let reason = record
+            .reason
+            .map_or_else(String::new, |reason| reason.to_string());
+        let storm = reason.starts_with("change ");
+        if !storm || matches!(verdict, Verdict::Void { .. }) {
             continue;
         }
-        found
-            .entry(reason.to_owned())
-            .or_default()
-            .push(entry.position.0);
-        let change = &json["data"]["changes"][0];
-        let revision = change["revision"].as_u64().expect("a revision");
+        assert_eq!(verdict, Verdict::Accepted { chained: true }, "{reason}");
+        found.entry(reason).or_default().push(entry.position.0);
+        let Event::PoliciesChanged { changes } = record.event else {
+            panic!("no change: {entry:?}");
+        };
+        let revision = changes[0].revision.0;
         let before = last
-            .insert(change["scope"].to_string(), revision)
+            .insert(changes[0].scope.to_string(), revision)
             .unwrap_or(0);
-        assert_eq!(revision, before + 1, "revisions are dense: {json}");
+        assert_eq!(revision, before + 1, "revisions are dense");
     }
     for (reason, position) in &told.acknowledged {
         assert_eq!(
