@@ -90,15 +90,15 @@ impl RouterMemory {
     }
 
     /// True when a patch of ours explains what is listed.
-    fn landed(&mut self, patch: &Patch, listed: &Configuration) -> bool {
-        let all = patch.iter().all(|(name, value)| match value {
-            Some(value) => listed.parameters.get(name) == Some(value),
-            None => true,
-        });
-        if all {
-            self.restored(patch, &listed.parameters);
-        }
-        all
+    ///
+    /// SUBTLE: nothing is learnt here. Somebody else's change may stand where our patch did not land, and look the same as
+    /// far as our values go (seed of `whatever_happened_the_end_state_is_the_policy`); an unknown startup value is asked
+    /// for once more instead.
+    fn landed(&self, patch: &Patch, listed: &Configuration) -> bool {
+        patch.iter().all(|(name, value)| {
+            let wanted = value.as_ref().or_else(|| self.startup.get(name));
+            wanted.is_none() || listed.parameters.get(name) == wanted
+        })
     }
 
     /// About to send a patch.

@@ -91,6 +91,7 @@ impl Store {
             path: path.to_owned(),
             source,
         };
+        let existed = path.join("db").exists();
         let mut attempt = 0;
         let db = loop {
             let open = || {
@@ -130,7 +131,8 @@ impl Store {
         match kept {
             Some(kept) if *kept == layout.to_be_bytes() => Ok(Some(store)),
             Some(_) => Ok(None),
-            None if store.db.is_empty() => {
+            // One that was there and comes up empty was lost: sled takes some kinds of damage for the end of its file.
+            None if !existed && store.db.is_empty() => {
                 store
                     .db
                     .insert(LAYOUT_KEY, &layout.to_be_bytes())

@@ -10,6 +10,8 @@ pub mod course;
 pub mod model;
 pub mod router;
 pub mod shell;
+#[cfg(test)]
+pub(crate) mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
