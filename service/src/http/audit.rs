@@ -1,0 +1,543 @@
+//! `/v1/audit`: every record with what became of it; filters, pages that never shift, NDJSON and CSV.
+//!
+//! A cursor is a position and a hash of the filters: records never move, so paging misses none and repeats none, whatever
+//! is written meanwhile, and a cursor stays valid over restarts and on every replica.
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+
+use axum::Json;
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::{HeaderMap, header};
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use schemas::api::{AuditChange, AuditEntry, AuditOrder, AuditPage};
+use schemas::event::Event;
+use schemas::state::{Reading, Verdict};
+use schemas::{
+    CommandId, Endpoint, Hash, Name, PolicyId, PolicyKind, Position, Timestamp, WorkerType,
+};
+use serde::{Deserialize, Serialize};
+
+use super::App;
+use super::events::{Open, accepts, permit};
+use super::history::{begin, limit};
+use super::problem::Problem;
+use super::query::{StrictQuery, position};
+use crate::projection::keys::Index;
+use crate::projection::store::{Direction, Store, StoreError, StoredRecord};
+
+/// Bound: records that one page looks at; a page may then hold fewer than asked for while there are more.
+const LOOKED_AT_MAX: usize = 20_000;
+/// Bound: records read at once.
+const CHUNK: usize = 256;
+
+/// How the audit is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Format {
+    /// One page.
+    Json,
+    /// Everything, one line of JSON each.
+    Ndjson,
+    /// Everything, one row per policy and record.
+    Csv,
+}
+
+/// What became of a record, as a filter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum VerdictFilter {
+    /// It counts.
+    Accepted,
+    /// It lost a race.
+    Void,
+    /// It cannot be read.
+    Unreadable,
+}
+
+/// Filters (all must hold), order, and page.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AuditQuery {
+    policy: Option<PolicyId>,
+    kind: Option<PolicyKind>,
+    model: Option<Name>,
+    worker_type: Option<WorkerType>,
+    endpoint: Option<Endpoint>,
+    group: Option<Name>,
+    actor: Option<Name>,
+    /// patched, reset, reverted or registered.
+    action: Option<String>,
+    command_id: Option<CommandId>,
+    verdict: Option<VerdictFilter>,
+    /// Not before.
+    since: Option<Timestamp>,
+    /// Not after.
+    until: Option<Timestamp>,
+    /// Positions beyond this.
+    after: Option<String>,
+    /// Positions before this.
+    before: Option<String>,
+    order: Option<AuditOrder>,
+    limit: Option<usize>,
+    cursor: Option<String>,
+    format: Option<Format>,
+}
+
+/// `GET /v1/audit`.
+///
+/// # Errors
+/// 400 for bad filters or a cursor of other filters; 503 for too many exports at once.
+pub async fn audit(
+    State(app): State<App>,
+    StrictQuery(query): StrictQuery<AuditQuery>,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    let format = query.format.unwrap_or_else(|| {
+        if accepts(&headers, "application/x-ndjson") {
+            Format::Ndjson
+        } else if accepts(&headers, "text/csv") {
+            Format::Csv
+        } else {
+            Format::Json
+        }
+    });
+    let walk = Walk::new(&app, &query)?;
+    match format {
+        Format::Json => {
+            let limit = limit(query.limit)?;
+            let fingerprint = walk.fingerprint.clone();
+            let (entries, next) = app
+                .projection
+                .read(move |store| walk.page(store, limit))
+                .await?;
+            Ok(Json(AuditPage {
+                entries,
+                next_cursor: next.map(|next| format!("{next}-{fingerprint}")),
+            })
+            .into_response())
+        }
+        Format::Ndjson | Format::Csv => export(&app, walk, format, query.limit),
+    }
+}
+
+/// A way through the records: where it is, and what it lets through.
+#[derive(Debug, Clone)]
+struct Walk {
+    filter: AuditQuery,
+    /// The index that leaves the fewest records to look at, and its value.
+    source: Option<(Index, String)>,
+    direction: Direction,
+    from: Position,
+    after: Position,
+    before: Option<Position>,
+    fingerprint: String,
+}
+
+impl Walk {
+    fn new(app: &App, query: &AuditQuery) -> Result<Walk, Problem> {
+        let fingerprint = fingerprint(query);
+        let (direction, first) = begin(query.order.unwrap_or_default());
+        let after = match &query.after {
+            Some(text) => position("after", text)?,
+            None => Position::START,
+        };
+        let before = query
+            .before
+            .as_ref()
+            .map(|text| position("before", text))
+            .transpose()?;
+        let from = match &query.cursor {
+            Some(cursor) => cursor
+                .split_once('-')
+                .filter(|(_, of)| *of == fingerprint)
+                .and_then(|(at, _)| position("cursor", at).ok())
+                .ok_or_else(|| {
+                    let text = "the cursor is not one of these filters and this order";
+                    Problem::bad_query(text).field("cursor")
+                })?,
+            None => match direction {
+                Direction::Up => after,
+                Direction::Down => before.unwrap_or(first),
+            },
+        };
+        let known = query
+            .policy
+            .and_then(|id| app.projection.snapshot().ids.get(&id).cloned());
+        let source = if let Some(key) = known {
+            Some((Index::Policy, key.subject().to_string()))
+        } else if let Some(actor) = &query.actor {
+            Some((Index::Actor, actor.to_string()))
+        } else {
+            query
+                .model
+                .as_ref()
+                .map(|model| (Index::Model, model.to_string()))
+        };
+        Ok(Walk {
+            filter: query.clone(),
+            source,
+            direction,
+            from,
+            after,
+            before,
+            fingerprint,
+        })
+    }
+
+    fn chunk(&self, store: &Store) -> Result<Vec<StoredRecord>, StoreError> {
+        if let Some(id) = self.filter.command_id {
+            // One command has one record.
+            let found = store.command(id)?.map(|command| command.position);
+            let beyond = found.filter(|at| match self.direction {
+                Direction::Up => *at > self.from,
+                Direction::Down => *at < self.from,
+            });
+            return match beyond {
+                Some(at) => Ok(store.record(at)?.into_iter().collect()),
+                None => Ok(Vec::new()),
+            };
+        }
+        match &self.source {
+            Some((index, value)) => store.indexed(*index, value, self.direction, self.from, CHUNK),
+            None => store.records(self.direction, self.from, CHUNK),
+        }
+    }
+
+    /// Beyond the last position that can fit.
+    fn over(&self, at: Position) -> bool {
+        match self.direction {
+            Direction::Up => self.before.is_some_and(|before| at >= before),
+            Direction::Down => at <= self.after,
+        }
+    }
+
+    /// One page, and where the next begins.
+    fn page(
+        mut self,
+        store: &Store,
+        limit: usize,
+    ) -> Result<(Vec<AuditEntry>, Option<Position>), StoreError> {
+        let mut entries = Vec::new();
+        let mut looked_at = 0;
+        loop {
+            let records = self.chunk(store)?;
+            if records.is_empty() {
+                return Ok((entries, None));
+            }
+            for record in records {
+                if self.over(record.position) {
+                    return Ok((entries, None));
+                }
+                if entries.len() == limit {
+                    return Ok((entries, Some(self.from)));
+                }
+                self.from = record.position;
+                looked_at += 1;
+                let entry = entry(record);
+                if self.admits(&entry) {
+                    entries.push(entry);
+                }
+            }
+            if looked_at >= LOOKED_AT_MAX {
+                return Ok((entries, Some(self.from)));
+            }
+        }
+    }
+
+    fn admits(&self, entry: &AuditEntry) -> bool {
+        let query = &self.filter;
+        fn same<T: PartialEq>(wanted: Option<&T>, found: Option<&T>) -> bool {
+            wanted.is_none() || wanted == found
+        }
+        let verdict = query.verdict.is_none_or(|wanted| {
+            wanted
+                == match entry.verdict {
+                    Verdict::Accepted { .. } => VerdictFilter::Accepted,
+                    Verdict::Void { .. } => VerdictFilter::Void,
+                    Verdict::Unreadable { .. } => VerdictFilter::Unreadable,
+                }
+        });
+        let by_scope = query.policy.is_some()
+            || query.kind.is_some()
+            || query.model.is_some()
+            || query.worker_type.is_some()
+            || query.endpoint.is_some()
+            || query.group.is_some();
+        // One and the same change must satisfy all filters on policies.
+        let change = |change: &AuditChange| {
+            query.policy.is_none_or(|id| id == change.id)
+                && query.kind.is_none_or(|kind| kind == change.kind)
+                && same(query.model.as_ref(), change.scope.model.as_ref())
+                && same(
+                    query.worker_type.as_ref(),
+                    change.scope.worker_type.as_ref(),
+                )
+                && same(query.endpoint.as_ref(), change.scope.endpoint.as_ref())
+                && same(query.group.as_ref(), change.scope.group.as_ref())
+                && query
+                    .action
+                    .as_ref()
+                    .is_none_or(|action| action == change.action.as_str())
+        };
+        let registered = query.action.as_deref() == Some("registered");
+        let what = if by_scope || (query.action.is_some() && !registered) {
+            entry.changes.iter().any(change)
+        } else {
+            !registered || entry.parameter.is_some()
+        };
+        verdict
+            && what
+            && same(
+                query.actor.as_ref(),
+                entry.actor.as_ref().map(|actor| &actor.name),
+            )
+            && same(query.command_id.as_ref(), entry.command_id.as_ref())
+            && query
+                .since
+                .is_none_or(|since| entry.at.is_some_and(|at| at >= since))
+            && query
+                .until
+                .is_none_or(|until| entry.at.is_some_and(|at| at <= until))
+    }
+}
+
+/// Hash of what a cursor must not be moved between.
+fn fingerprint(query: &AuditQuery) -> String {
+    let filters = AuditQuery {
+        order: Some(query.order.unwrap_or_default()),
+        limit: None,
+        cursor: None,
+        format: None,
+        ..query.clone()
+    };
+    // Encoding plain fields cannot fail.
+    let text = serde_json::to_vec(&filters).unwrap_or_default();
+    Hash::of(&[&text]).to_string()[..16].to_owned()
+}
+
+/// A record as the audit shows it.
+#[must_use]
+pub fn entry(record: StoredRecord) -> AuditEntry {
+    let reading = migrations::read(&record.subject, &record.bytes);
+    let mut entry = AuditEntry {
+        position: record.position,
+        subject: record.subject,
+        verdict: record.verdict,
+        hash: record.hash,
+        chain: record.chain,
+        command_id: None,
+        actor: None,
+        at: None,
+        reason: None,
+        forced: false,
+        changes: Vec::new(),
+        parameter: None,
+    };
+    match reading {
+        Reading::Known(known) => {
+            entry.command_id = Some(known.command_id);
+            entry.actor = Some(known.actor);
+            entry.at = Some(known.at);
+            entry.reason = known.reason;
+            entry.forced = known.forced;
+            match known.event {
+                Event::PoliciesChanged { changes } => {
+                    entry.changes = changes
+                        .into_iter()
+                        .map(|change| AuditChange {
+                            id: change.key().id(),
+                            kind: change.kind,
+                            scope: change.scope,
+                            action: change.action,
+                            revision: change.revision,
+                            parameters: change.overlay,
+                        })
+                        .collect();
+                }
+                Event::ParameterRegistered { name, .. } => entry.parameter = Some(name),
+            }
+        }
+        Reading::Unknown { command_id, .. } => entry.command_id = command_id,
+    }
+    entry
+}
+
+struct Export {
+    app: App,
+    walk: Walk,
+    format: Format,
+    left: usize,
+    ready: VecDeque<Bytes>,
+    over: bool,
+    _open: Open,
+}
+
+/// Everything that fits, as a stream that reads as fast as its client.
+fn export(
+    app: &App,
+    mut walk: Walk,
+    format: Format,
+    limit: Option<usize>,
+) -> Result<Response, Problem> {
+    let open = permit(app)?;
+    if walk.direction == Direction::Up && walk.before.is_none() {
+        // An export ends where the log ended when it began, or it might never.
+        let end = app.projection.snapshot().state.position;
+        walk.before = end.0.checked_add(1).map(Position);
+    }
+    let mut ready = VecDeque::new();
+    if format == Format::Csv {
+        ready.push_back(Bytes::from_static(CSV_HEAD));
+    }
+    let export = Export {
+        app: app.clone(),
+        walk,
+        format,
+        left: limit.unwrap_or(usize::MAX),
+        ready,
+        over: false,
+        _open: open,
+    };
+    let stream = futures::stream::unfold(export, |mut export| async move {
+        let chunk = export.next().await?;
+        Some((Ok::<Bytes, Infallible>(chunk), export))
+    });
+    let kind = match format {
+        Format::Csv => "text/csv; charset=utf-8",
+        Format::Json | Format::Ndjson => "application/x-ndjson",
+    };
+    Ok(([(header::CONTENT_TYPE, kind)], Body::from_stream(stream)).into_response())
+}
+
+impl Export {
+    async fn next(&mut self) -> Option<Bytes> {
+        loop {
+            if let Some(ready) = self.ready.pop_front() {
+                return Some(ready);
+            }
+            if self.over || self.left == 0 || self.app.stop.is_cancelled() {
+                return None;
+            }
+            let walk = self.walk.clone();
+            let limit = self.left.min(CHUNK);
+            let page = self
+                .app
+                .projection
+                .read(move |store| walk.page(store, limit))
+                .await;
+            let (entries, next) = match page {
+                Ok(page) => page,
+                Err(why) => {
+                    tracing::error!(error = ?why, "the local store failed under an export");
+                    return None;
+                }
+            };
+            self.left -= entries.len().min(self.left);
+            match next {
+                Some(next) => self.walk.from = next,
+                None => self.over = true,
+            }
+            let mut out = Vec::new();
+            for entry in &entries {
+                match self.format {
+                    Format::Csv => csv(entry, &mut out),
+                    Format::Json | Format::Ndjson => {
+                        out.extend(serde_json::to_vec(entry).unwrap_or_default());
+                        out.push(b'\n');
+                    }
+                }
+            }
+            if !out.is_empty() {
+                self.ready.push_back(out.into());
+            }
+        }
+    }
+}
+
+const CSV_HEAD: &[u8] = b"position,at,actor,via,command_id,verdict,kind,model,worker_type,endpoint,group,action,revision,parameters,reason,forced\r\n";
+
+/// One row per policy of a record (one, mostly empty, for a record of none).
+fn csv(entry: &AuditEntry, out: &mut Vec<u8>) {
+    let text = |value: Option<String>| cell(&value.unwrap_or_default());
+    let verdict = match entry.verdict {
+        Verdict::Accepted { .. } => "accepted",
+        Verdict::Void { .. } => "void",
+        Verdict::Unreadable { .. } => "unreadable",
+    };
+    let left = [
+        entry.position.to_string(),
+        text(entry.at.map(|at| at.to_string())),
+        text(entry.actor.as_ref().map(|actor| actor.name.to_string())),
+        text(entry.actor.as_ref().map(|actor| actor.via.to_string())),
+        text(entry.command_id.map(|id| id.to_string())),
+        verdict.to_owned(),
+    ]
+    .join(",");
+    let right = [
+        text(entry.reason.as_ref().map(ToString::to_string)),
+        entry.forced.to_string(),
+    ]
+    .join(",");
+    let mut row = |middle: [String; 8]| {
+        out.extend_from_slice(format!("{left},{},{right}\r\n", middle.join(",")).as_bytes());
+    };
+    for change in &entry.changes {
+        let scope = &change.scope;
+        row([
+            change.kind.to_string(),
+            text(scope.model.as_ref().map(ToString::to_string)),
+            text(scope.worker_type.as_ref().map(ToString::to_string)),
+            text(scope.endpoint.as_ref().map(ToString::to_string)),
+            text(scope.group.as_ref().map(ToString::to_string)),
+            change.action.as_str().to_owned(),
+            change.revision.to_string(),
+            text(serde_json::to_string(&change.parameters).ok()),
+        ]);
+    }
+    if entry.changes.is_empty() {
+        let mut middle = [const { String::new() }; 8];
+        if let Some(name) = &entry.parameter {
+            middle[5] = "registered".to_owned();
+            middle[7] = cell(name.as_str());
+        }
+        row(middle);
+    }
+}
+
+/// A text as a cell: quoted, and with an apostrophe before what a spreadsheet would take for a formula.
+fn cell(text: &str) -> String {
+    if text.is_empty() {
+        return String::new();
+    }
+    let formula = text.trim_start().starts_with([
+        '=', '+', '-', '@', '\u{ff1d}', '\u{ff0b}', '\u{ff0d}', '\u{ff20}',
+    ]) || text.starts_with(['\t', '\r', '\n']);
+    let guard = if formula { "'" } else { "" };
+    format!("\"{guard}{}\"", text.replace('"', "\"\""))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cells_cannot_become_formulas_or_break_rows() {
+        for (text, wanted) in [
+            ("", ""),
+            ("plain", "\"plain\""),
+            ("a,\"b\"\nc", "\"a,\"\"b\"\"\nc\""),
+            ("=1+1", "\"'=1+1\""),
+            ("+x", "\"'+x\""),
+            ("-x", "\"'-x\""),
+            ("@x", "\"'@x\""),
+            ("  =x", "\"'  =x\""),
+            ("\tx", "\"'\tx\""),
+            ("{\"a\":1}", "\"{\"\"a\"\":1}\""),
+        ] {
+            assert_eq!(cell(text), wanted, "{text:?}");
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! `/v1/log/…`: the log over HTTP, for followers without a broker.
+//!
+//! Answers come from the local store: exact up to this service's position, which `head` tells.
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::StatusCode;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use schemas::api::{ErrorCode, HeadView, Line, TailsView};
+use schemas::{LogId, Position, Subject};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::App;
+use super::problem::Problem;
+use super::query::{NoQuery, StrictQuery, position};
+use crate::projection::keys::Index;
+use crate::projection::store::{Direction, StoredRecord};
+
+/// A record as a line.
+#[must_use]
+pub fn line(record: StoredRecord) -> Line {
+    let verbatim = std::str::from_utf8(&record.bytes)
+        .ok()
+        .filter(|text| !text.contains(['\n', '\r']))
+        .and_then(|text| RawValue::from_string(text.to_owned()).ok())
+        // Spaces around it would be lost.
+        .filter(|raw| raw.get().len() == record.bytes.len());
+    Line {
+        position: record.position,
+        subject: record.subject,
+        hash: record.hash,
+        chain: record.chain,
+        verdict: record.verdict,
+        base64: verbatim.is_none().then(|| STANDARD.encode(&record.bytes)),
+        event: verbatim,
+    }
+}
+
+fn met(app: &App) -> Result<(LogId, Position), Problem> {
+    let snapshot = app.projection.snapshot();
+    let log_id = snapshot.log_id.ok_or_else(|| {
+        Problem::new(
+            StatusCode::SERVICE_UNAVAILABLE,
+            ErrorCode::LogUnavailable,
+            "this service has not met its log yet",
+        )
+    })?;
+    Ok((log_id, snapshot.state.position))
+}
+
+fn no_record() -> Problem {
+    Problem::new(
+        StatusCode::NOT_FOUND,
+        ErrorCode::NoRecord,
+        "no record there",
+    )
+}
+
+/// `GET /v1/log/head`.
+///
+/// # Errors
+/// 503 before the log was met for the first time.
+pub async fn head(
+    State(app): State<App>,
+    StrictQuery(NoQuery {}): StrictQuery<NoQuery>,
+) -> Result<Json<HeadView>, Problem> {
+    let (log_id, position) = met(&app)?;
+    Ok(Json(HeadView { log_id, position }))
+}
+
+/// `GET /v1/log/tails`.
+///
+/// # Errors
+/// 503 before the log was met for the first time.
+pub async fn tails(
+    State(app): State<App>,
+    StrictQuery(NoQuery {}): StrictQuery<NoQuery>,
+) -> Result<Json<TailsView>, Problem> {
+    let (log_id, _) = met(&app)?;
+    let snapshot = app.projection.snapshot();
+    let position = snapshot.state.position;
+    let entries = app
+        .projection
+        .read(move |store| {
+            let mut entries = Vec::with_capacity(snapshot.state.tails.len());
+            for position in snapshot.state.tails.values() {
+                entries.extend(store.record(*position)?.map(line));
+            }
+            Ok(entries)
+        })
+        .await?;
+    Ok(Json(TailsView {
+        log_id,
+        position,
+        entries,
+    }))
+}
+
+/// `?position=`.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AtQuery {
+    position: String,
+}
+
+/// `GET /v1/log/at`.
+///
+/// # Errors
+/// 404 for a gap, 400 for what is no position.
+pub async fn at(
+    State(app): State<App>,
+    StrictQuery(query): StrictQuery<AtQuery>,
+) -> Result<Json<Line>, Problem> {
+    let position = position("position", &query.position)?;
+    let found = app
+        .projection
+        .read(move |store| store.record(position))
+        .await?;
+    found.map(line).map(Json).ok_or_else(no_record)
+}
+
+/// `?subject=&after=`.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NextQuery {
+    subject: Subject,
+    after: String,
+}
+
+/// `GET /v1/log/next`: the first record on a subject after a position.
+///
+/// # Errors
+/// 404 when there is none, 400 for what is no position.
+pub async fn next(
+    State(app): State<App>,
+    StrictQuery(query): StrictQuery<NextQuery>,
+) -> Result<Json<Line>, Problem> {
+    let after = position("after", &query.after)?;
+    let found = app
+        .projection
+        .read(move |store| {
+            store.indexed(
+                Index::Subject,
+                query.subject.as_str(),
+                Direction::Up,
+                after,
+                1,
+            )
+        })
+        .await?;
+    found
+        .into_iter()
+        .next()
+        .map(line)
+        .map(Json)
+        .ok_or_else(no_record)
+}

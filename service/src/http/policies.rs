@@ -1,0 +1,405 @@
+//! `/v1/policies`, `/v1/changes`, `/v1/effective`: policies as they are, and changing them.
+
+use axum::Json;
+use axum::extract::{Path, State};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use event_log::ambient;
+use schemas::api::{
+    ChangesRequest, EffectiveView, ErrorCode, PolicyList, PolicyPatchRequest, PolicyView,
+    ValidateAnswer, ValidatedRouter, WriteAnswer,
+};
+use schemas::convergence::Heard;
+use schemas::decide::{Command, Order, PolicyOrder, decide};
+use schemas::effective::{effective as effective_of, effective_thresholds};
+use schemas::event::Actor;
+use schemas::state::{Reading, State as Folded};
+use schemas::status::Capability;
+use schemas::{
+    CommandId, Endpoint, Hash, Name, PolicyId, PolicyKey, PolicyKind, Position, RouterKey,
+    WorkerType,
+};
+use serde::Deserialize;
+
+use super::App;
+use super::body::Strict;
+use super::problem::Problem;
+use super::query::{NoQuery, StrictQuery, WaitQuery, command_id, if_match};
+use super::thresholds::etag;
+use super::views;
+use super::writes::{self, Wanted};
+use crate::writer::Written;
+
+/// Answers carry the policy's revision as their `ETag`.
+pub type Tagged<T> = ([(HeaderName, HeaderValue); 1], Json<T>);
+
+/// Parts of a scope, each exact.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ScopeQuery {
+    kind: Option<PolicyKind>,
+    model: Option<Name>,
+    worker_type: Option<WorkerType>,
+    endpoint: Option<Endpoint>,
+    group: Option<Name>,
+}
+
+impl ScopeQuery {
+    fn admits(&self, key: &PolicyKey) -> bool {
+        fn same<T: PartialEq>(wanted: Option<&T>, found: Option<&T>) -> bool {
+            wanted.is_none() || wanted == found
+        }
+        self.kind.is_none_or(|kind| kind == key.kind)
+            && same(self.model.as_ref(), key.scope.model.as_ref())
+            && same(self.worker_type.as_ref(), key.scope.worker_type.as_ref())
+            && same(self.endpoint.as_ref(), key.scope.endpoint.as_ref())
+            && same(self.group.as_ref(), key.scope.group.as_ref())
+    }
+}
+
+/// `GET /v1/policies`.
+pub async fn list(
+    State(app): State<App>,
+    StrictQuery(query): StrictQuery<ScopeQuery>,
+) -> Json<PolicyList> {
+    let snapshot = app.projection.snapshot();
+    let agents = app.fleet.agents();
+    let stopped = snapshot
+        .state
+        .stops
+        .keys()
+        .filter(|key| !snapshot.state.policies.contains_key(key));
+    let mut keys: Vec<&PolicyKey> = snapshot
+        .state
+        .policies
+        .keys()
+        .chain(stopped)
+        .filter(|key| query.admits(key))
+        .collect();
+    keys.sort();
+    Json(PolicyList {
+        position: snapshot.state.position,
+        log_id: snapshot.log_id,
+        policies: keys
+            .into_iter()
+            .map(|key| views::policy(&snapshot.state, &agents, key))
+            .collect(),
+    })
+}
+
+/// The policy of a path, by its id.
+///
+/// # Errors
+/// 404.
+pub fn by_id(app: &App, id: &str) -> Result<PolicyKey, Problem> {
+    let id: Option<PolicyId> = id.parse().ok();
+    id.and_then(|id| views::find(&app.projection.snapshot(), &app.fleet.agents(), id))
+        .ok_or_else(|| Problem::not_found("no such policy").field("id"))
+}
+
+/// `GET /v1/policies/{id}`.
+///
+/// # Errors
+/// 404.
+pub async fn get(
+    State(app): State<App>,
+    Path(id): Path<String>,
+    StrictQuery(NoQuery {}): StrictQuery<NoQuery>,
+) -> Result<Tagged<PolicyView>, Problem> {
+    let key = by_id(&app, &id)?;
+    let view = views::policy(&app.projection.snapshot().state, &app.fleet.agents(), &key);
+    Ok(([(header::ETAG, etag(view.revision))], Json(view)))
+}
+
+/// `PATCH /v1/policies/{id}`.
+///
+/// # Errors
+/// 404, 409 (stale `expected_revision`), 412 (stale `If-Match`), 422 (values).
+pub async fn patch(
+    State(app): State<App>,
+    Path(id): Path<String>,
+    StrictQuery(query): StrictQuery<WaitQuery>,
+    headers: HeaderMap,
+    Strict(request): Strict<PolicyPatchRequest>,
+) -> Result<Tagged<WriteAnswer>, Problem> {
+    let command_id = command_id(&headers)?;
+    let precondition = if_match(&headers)?;
+    let change = writes::change(request.parameters, request.reset)?;
+    let policy = by_id(&app, &id)?;
+    let expected = agreed(precondition, request.expected_revision)?;
+    let order = PolicyOrder {
+        policy,
+        expected,
+        change,
+    };
+    let wanted = Wanted {
+        reason: request.reason,
+        force: request.force,
+        preconditioned: precondition.is_some(),
+        ..Wanted::one(command_id, order)
+    };
+    answer(&app, wanted, query).await
+}
+
+/// One expected revision from the two places that may name it.
+///
+/// # Errors
+/// 412 when they differ: at least one of them is not the current one.
+pub fn agreed(
+    precondition: Option<schemas::Revision>,
+    expected: Option<schemas::Revision>,
+) -> Result<Option<schemas::Revision>, Problem> {
+    match (precondition, expected) {
+        (Some(one), Some(other)) if one != other => Err(Problem::new(
+            StatusCode::PRECONDITION_FAILED,
+            ErrorCode::PreconditionFailed,
+            "If-Match and expected_revision name different revisions",
+        )
+        .field("If-Match")),
+        (one, other) => Ok(one.or(other)),
+    }
+}
+
+/// Writes, waits when asked to, and shows the policies as they are then.
+///
+/// # Errors
+/// A [`Problem`] for every refusal and failure.
+pub async fn answer(
+    app: &App,
+    wanted: Wanted,
+    query: WaitQuery,
+) -> Result<Tagged<WriteAnswer>, Problem> {
+    let patience = query.patience()?;
+    let policies = crate::writer::policies_of(&wanted.order);
+    let Written {
+        command_id,
+        position,
+        repeated: _,
+    } = writes::write(app, wanted).await?;
+    let convergence = writes::wait(app, &policies, position, patience).await;
+    let snapshot = app.projection.snapshot();
+    let agents = app.fleet.agents();
+    let policies: Vec<PolicyView> = policies
+        .iter()
+        .map(|key| views::policy(&snapshot.state, &agents, key))
+        .collect();
+    let tag = policies
+        .first()
+        .map_or(schemas::Revision::ZERO, |policy| policy.revision);
+    let answer = WriteAnswer {
+        position,
+        command_id,
+        policies,
+        convergence,
+    };
+    Ok(([(header::ETAG, etag(tag))], Json(answer)))
+}
+
+fn orders(request: &ChangesRequest) -> Result<Order, Problem> {
+    let orders = request
+        .changes
+        .iter()
+        .enumerate()
+        .map(|(n, change)| {
+            Ok(PolicyOrder {
+                policy: PolicyKey {
+                    kind: change.kind,
+                    scope: change.scope.clone(),
+                },
+                expected: change.expected_revision,
+                change: writes::change(change.parameters.clone(), change.reset)
+                    .map_err(|problem| problem.field(format!("changes[{n}].parameters")))?,
+            })
+        })
+        .collect::<Result<Vec<_>, Problem>>()?;
+    Ok(Order::ChangePolicies(orders))
+}
+
+/// `POST /v1/changes`.
+///
+/// # Errors
+/// 400, 409, 422; all changes are refused together.
+pub async fn change(
+    State(app): State<App>,
+    StrictQuery(query): StrictQuery<WaitQuery>,
+    headers: HeaderMap,
+    Strict(request): Strict<ChangesRequest>,
+) -> Result<Json<WriteAnswer>, Problem> {
+    let wanted = Wanted {
+        command_id: command_id(&headers)?,
+        order: orders(&request)?,
+        reason: request.reason,
+        force: request.force,
+        preconditioned: false,
+    };
+    answer(&app, wanted, query).await.map(|(_, answer)| answer)
+}
+
+/// `POST /v1/policies:validate`: what the changes would do.
+///
+/// # Errors
+/// As `POST /v1/changes`, as far as it can be said beforehand.
+pub async fn validate(
+    State(app): State<App>,
+    StrictQuery(NoQuery {}): StrictQuery<NoQuery>,
+    Strict(request): Strict<ChangesRequest>,
+) -> Result<Json<ValidateAnswer>, Problem> {
+    let order = orders(&request)?;
+    let keys = crate::writer::policies_of(&order);
+    let name =
+        |text: &str| Name::new(text).map_err(|why| Problem::bad_query(format!("actor {why}")));
+    let command = Command {
+        command_id: CommandId(ambient::new_id()),
+        actor: Actor {
+            name: name("local")?,
+            via: name("loopback")?,
+        },
+        at: ambient::now(),
+        reason: request.reason,
+        force: request.force,
+        fingerprint: Hash::ZERO,
+        order,
+    };
+    let snapshot = app.projection.snapshot();
+    let decision =
+        decide(&snapshot.state, &command).map_err(|rejection| Problem::rejected(&rejection))?;
+    let mut after = Folded::clone(&snapshot.state);
+    after.evolve(
+        Position(snapshot.state.position.0.saturating_add(1)),
+        &decision.subject,
+        &decision.record.to_bytes(),
+        &Reading::Known(decision.record),
+    );
+    let agents = app.fleet.agents();
+    let policies = keys
+        .iter()
+        .map(|key| {
+            let before = views::policy(&snapshot.state, &agents, key);
+            let would = views::policy(&after, &agents, key);
+            // It has no record: only revision and values are as they would be.
+            PolicyView {
+                revision: would.revision,
+                parameters: would.parameters,
+                ..before
+            }
+        })
+        .collect();
+    Ok(Json(ValidateAnswer {
+        position: snapshot.state.position,
+        policies,
+        routers: validated(&app, &agents, &snapshot.state, &after, &keys),
+    }))
+}
+
+fn validated(
+    app: &App,
+    agents: &[Heard],
+    before: &Folded,
+    after: &Folded,
+    keys: &[PolicyKey],
+) -> Vec<ValidatedRouter> {
+    let concerned = |kind, matches: &dyn Fn(&PolicyKey) -> bool| {
+        keys.iter().any(|key| key.kind == kind && matches(key))
+    };
+    let mut routers = Vec::new();
+    for live in views::live_routers(agents) {
+        let (key, group) = (&live.router.router, live.heard.status.group.as_ref());
+        let kind = PolicyKind::WorkerSelection;
+        if !concerned(kind, &|policy| policy.scope.matches(key, group)) {
+            continue;
+        }
+        let unconfigurable = live.router.local_revision.is_none();
+        let problem = if app.fleet.stale(live.heard) {
+            Some("its agent is silent".to_owned())
+        } else if !live.frontend.reachable {
+            Some("its frontend is unreachable".to_owned())
+        } else if live.frontend.capability != Capability::RouterPolicy {
+            Some("its frontend cannot apply router policies".to_owned())
+        } else if unconfigurable {
+            Some("its selection policy has no runtime configuration".to_owned())
+        } else {
+            // Refused so far, and asked for the same again.
+            live.router.error.clone()
+        };
+        routers.push(ValidatedRouter {
+            agent: live.heard.status.agent.clone(),
+            frontend: live.frontend.frontend.clone(),
+            kind,
+            model: key.model.clone(),
+            router: Some(key.clone()),
+            router_id: Some(live.router.router_id),
+            before: effective_of(before, key, group).overlay(),
+            after: effective_of(after, key, group).overlay(),
+            problem,
+        });
+    }
+    for (heard, frontend, at) in views::live_thresholds(agents) {
+        let group = heard.status.group.as_ref();
+        let kind = PolicyKind::BusyThreshold;
+        if !concerned(kind, &|policy| policy.scope.matches_model(&at.model, group)) {
+            continue;
+        }
+        routers.push(ValidatedRouter {
+            agent: heard.status.agent.clone(),
+            frontend: frontend.frontend.clone(),
+            kind,
+            model: at.model.clone(),
+            router: None,
+            router_id: None,
+            before: effective_thresholds(before, &at.model, group).overlay(),
+            after: effective_thresholds(after, &at.model, group).overlay(),
+            problem: if app.fleet.stale(heard) {
+                Some("its agent is silent".to_owned())
+            } else {
+                at.error.clone()
+            },
+        });
+    }
+    routers
+}
+
+/// One router, or one model.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EffectiveQuery {
+    model: Name,
+    worker_type: Option<WorkerType>,
+    endpoint: Option<Endpoint>,
+    group: Option<Name>,
+}
+
+/// `GET /v1/effective`.
+///
+/// # Errors
+/// 400 when only one of worker type and endpoint is given.
+pub async fn effective(
+    State(app): State<App>,
+    StrictQuery(query): StrictQuery<EffectiveQuery>,
+) -> Result<Json<EffectiveView>, Problem> {
+    let state = &app.projection.snapshot().state;
+    let group = query.group.as_ref();
+    let router = match (query.worker_type, query.endpoint) {
+        (Some(worker_type), Some(endpoint)) => Some(RouterKey {
+            model: query.model.clone(),
+            worker_type,
+            endpoint,
+        }),
+        (None, None) => None,
+        (Some(_), None) => {
+            return Err(Problem::bad_query("worker_type needs endpoint too").field("endpoint"));
+        }
+        (None, Some(_)) => {
+            let text = "endpoint needs worker_type too";
+            return Err(Problem::bad_query(text).field("worker_type"));
+        }
+    };
+    Ok(Json(EffectiveView {
+        position: state.position,
+        worker_selection: router
+            .as_ref()
+            .map(|router| effective_of(state, router, group)),
+        busy_threshold: effective_thresholds(state, &query.model, group),
+        model: query.model,
+        router,
+        group: query.group,
+    }))
+}

@@ -1,0 +1,90 @@
+//! The listener: accepting, serving and stopping.
+//!
+//! Owns: how many connections are open, how long a client may take over its request's head, and the end of all of them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use event_log::ambient::Tasks;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::server::graceful::GracefulShutdown;
+use hyper_util::service::TowerToHyperService;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+
+use crate::config::Config;
+use crate::metrics::Metrics;
+
+/// Accepting failed for now (no file handles left): pause, do not spin.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Serves until the tasks stop; then waits for open requests, at most `stop_patience`.
+pub async fn serve(
+    listener: TcpListener,
+    router: Router,
+    config: Config,
+    metrics: Arc<Metrics>,
+    tasks: Tasks,
+) {
+    let stop = tasks.stopping();
+    let connections = Arc::new(Semaphore::new(config.connections_max));
+    let mut http = hyper::server::conn::http1::Builder::new();
+    http.timer(TokioTimer::new())
+        .header_read_timeout(config.header_read_timeout);
+    let graceful = GracefulShutdown::new();
+    let broken_off = CancellationToken::new();
+    loop {
+        if connections.available_permits() == 0 {
+            metrics.limit("connections");
+        }
+        let permit = tokio::select! {
+            () = stop.cancelled() => break,
+            permit = Arc::clone(&connections).acquire_owned() => permit,
+        };
+        let Ok(permit) = permit else { break };
+        let accepted = tokio::select! {
+            () = stop.cancelled() => break,
+            accepted = listener.accept() => accepted,
+        };
+        let stream = match accepted {
+            Ok((stream, _)) => stream,
+            Err(why) => {
+                tracing::warn!(error = %why, "a connection could not be accepted");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+                continue;
+            }
+        };
+        nodelay(&stream);
+        let service = TowerToHyperService::new(router.clone());
+        let connection = http.serve_connection(TokioIo::new(stream), service);
+        let connection = graceful.watch(connection);
+        let broken_off = broken_off.clone();
+        tasks.start("connection", async move {
+            tokio::select! {
+                ended = connection => {
+                    if let Err(why) = ended {
+                        tracing::debug!(error = %why, "a connection ended early");
+                    }
+                }
+                () = broken_off.cancelled() => {}
+            }
+            drop(permit);
+        });
+    }
+    drop(listener);
+    if tokio::time::timeout(config.stop_patience, graceful.shutdown())
+        .await
+        .is_err()
+    {
+        broken_off.cancel();
+        tracing::warn!("some requests were still open when the service stopped");
+    }
+}
+
+fn nodelay(stream: &TcpStream) {
+    if let Err(why) = stream.set_nodelay(true) {
+        tracing::debug!(error = %why, "nodelay could not be set");
+    }
+}

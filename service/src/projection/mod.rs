@@ -1,0 +1,145 @@
+//! The projection: what the log says, kept where it can be asked.
+//!
+//! Owns: the fold of the log into memory ([`fold`]), its copy in sled ([`store`]), opening and setting aside ([`open`]), and
+//! the task that follows the log ([`follow`]). Everything here can be made again from the log.
+//! Never does: write to the log, or decide.
+
+pub mod fold;
+pub mod follow;
+pub mod keys;
+pub mod open;
+pub mod store;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use schemas::api::LogCondition;
+use schemas::state::State;
+use schemas::{Hash, LogId, PolicyId, PolicyKey, Position};
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use fold::Projected;
+use store::{Store, StoreError};
+
+/// Everything that the log says up to one position; never changes.
+#[derive(Debug, Clone)]
+pub struct Snapshot {
+    /// The policies.
+    pub state: Arc<State>,
+    /// The log, once one was met.
+    pub log_id: Option<LogId>,
+    /// The chain over the whole log.
+    pub chain: Hash,
+    /// Every policy that the log has ever named, by id.
+    pub ids: Arc<BTreeMap<PolicyId, PolicyKey>>,
+}
+
+/// How the projection stands to the log.
+#[derive(Debug, Clone)]
+pub struct Condition {
+    /// In one word.
+    pub log: LogCondition,
+    /// What is wrong.
+    pub detail: Option<String>,
+    /// The log's last record when it was asked last.
+    pub head: Option<Position>,
+    /// Since when the projection has been behind the log.
+    pub behind_since: Option<Instant>,
+}
+
+/// The projection, shared by everything that reads.
+pub struct Projection {
+    store: Arc<Store>,
+    current: ArcSwap<Snapshot>,
+    position: watch::Sender<Position>,
+    condition: watch::Sender<Condition>,
+    /// Why the store was made anew at this start, when it was.
+    pub rebuilt: Option<String>,
+}
+
+impl std::fmt::Debug for Projection {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Projection")
+    }
+}
+
+impl Projection {
+    /// Over an opened store and what was loaded from it.
+    #[must_use]
+    pub fn new(store: Arc<Store>, projected: &Projected, rebuilt: Option<String>) -> Projection {
+        Projection {
+            store,
+            position: watch::Sender::new(projected.state.position),
+            current: ArcSwap::from_pointee(projected.snapshot()),
+            condition: watch::Sender::new(Condition {
+                log: LogCondition::Starting,
+                detail: None,
+                head: None,
+                behind_since: None,
+            }),
+            rebuilt,
+        }
+    }
+
+    /// The newest snapshot.
+    #[must_use]
+    pub fn snapshot(&self) -> Arc<Snapshot> {
+        self.current.load_full()
+    }
+
+    /// How it stands to the log.
+    #[must_use]
+    pub fn condition(&self) -> Condition {
+        self.condition.borrow().clone()
+    }
+
+    /// Tells about each new position. The store holds everything up to the position told.
+    #[must_use]
+    pub fn positions(&self) -> watch::Receiver<Position> {
+        self.position.subscribe()
+    }
+
+    /// Tells about each change of the condition.
+    #[must_use]
+    pub fn conditions(&self) -> watch::Receiver<Condition> {
+        self.condition.subscribe()
+    }
+
+    /// Waits until everything up to `position` is folded in; false when `deadline` came first.
+    pub async fn wait_for(&self, position: Position, deadline: Instant) -> bool {
+        let mut positions = self.positions();
+        let reached = positions.wait_for(|reached| *reached >= position);
+        matches!(tokio::time::timeout_at(deadline, reached).await, Ok(Ok(_)))
+    }
+
+    /// Reads from the store, off the async threads.
+    ///
+    /// # Errors
+    /// [`StoreError`] of the store, or of a panic in it.
+    pub async fn read<T: Send + 'static>(
+        &self,
+        read: impl FnOnce(&Store) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let store = Arc::clone(&self.store);
+        tokio::task::spawn_blocking(move || read(&store))
+            .await
+            .unwrap_or_else(|panic| Err(StoreError::Panicked(panic.to_string())))
+    }
+
+    /// Hash over everything that is known: equal on every replica at the same position of the same log.
+    #[must_use]
+    pub fn digest(&self) -> Hash {
+        fold::digest(&self.snapshot())
+    }
+
+    fn publish(&self, projected: &Projected) {
+        self.current.store(Arc::new(projected.snapshot()));
+        self.position.send_replace(projected.state.position);
+    }
+
+    fn tell(&self, change: impl FnOnce(&mut Condition)) {
+        self.condition.send_modify(change);
+    }
+}

@@ -1,0 +1,264 @@
+//! Opening the local store, and setting it aside when it cannot be used.
+//!
+//! Owns: the data folder's lock, the file `log-id` beside the store, and the names of folders set aside.
+//!
+//! The file `log-id` survives the store: a store that was lost (sled's flush does not survive a power cut) must not make
+//! the service take a log that was made anew for the one that it knew.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write as _};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use event_log::ambient;
+use schemas::LogId;
+
+use super::fold::{Projected, Write, json};
+use super::keys;
+use super::store::{Store, StoreError};
+
+/// Why a data folder cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// Another process uses it.
+    #[error("{0} is in use by another process")]
+    InUse(PathBuf),
+    /// The file system refused.
+    #[error("cannot use {path}")]
+    Io {
+        /// What could not be used.
+        path: PathBuf,
+        /// The system's words.
+        #[source]
+        source: io::Error,
+    },
+    /// Even a fresh store cannot be opened.
+    #[error("cannot open a fresh local store in {path}")]
+    Store {
+        /// Where.
+        path: PathBuf,
+        /// What failed.
+        #[source]
+        source: StoreError,
+    },
+}
+
+/// An opened store and what is in it.
+#[derive(Debug)]
+pub struct Opened {
+    /// The store.
+    pub store: Arc<Store>,
+    /// What is in it.
+    pub projected: Projected,
+    /// Why it was made anew, when it was.
+    pub rebuilt: Option<String>,
+}
+
+/// Opens the store of a data folder, or sets a store that cannot be used aside and opens a fresh one.
+///
+/// # Errors
+/// [`OpenError`].
+pub fn open(data_dir: &Path, cache_bytes: u64) -> Result<Opened, OpenError> {
+    let lock = Arc::new(lock(data_dir)?);
+    let met = met_log(data_dir);
+    let path = data_dir.join(FOLDER);
+    let existed = path.exists();
+    let reason = match try_open(&path, cache_bytes, &lock) {
+        Ok((store, mut projected)) => {
+            let unexpectedly_empty = store.is_empty() && met.is_some();
+            let unusable = match (met, projected.log_id) {
+                (Some(known), Some(stored)) if known != stored => {
+                    Some(format!("it is of log {stored}, not of log {known}"))
+                }
+                (Some(_) | None, Some(_) | None) => unusable(&store),
+            };
+            match unusable {
+                Some(why) => why,
+                None => {
+                    write_meta(&store, &path)?;
+                    projected.log_id = projected.log_id.or(met);
+                    let rebuilt = unexpectedly_empty
+                        .then(|| "the local store was unexpectedly empty".to_owned());
+                    return Ok(Opened {
+                        store: Arc::new(store),
+                        projected,
+                        rebuilt,
+                    });
+                }
+            }
+        }
+        Err(why) => why,
+    };
+    let aside = if existed || path.exists() {
+        Some(set_aside(data_dir)?)
+    } else {
+        None
+    };
+    let (store, mut projected) =
+        try_open(&path, cache_bytes, &lock).map_err(|why| OpenError::Store {
+            path: path.clone(),
+            source: StoreError::Damaged(why),
+        })?;
+    write_meta(&store, &path)?;
+    projected.log_id = met;
+    let rebuilt = match aside {
+        Some(aside) => format!("{reason}; it was set aside as {}", aside.display()),
+        None => reason,
+    };
+    Ok(Opened {
+        store: Arc::new(store),
+        projected,
+        rebuilt: Some(rebuilt),
+    })
+}
+
+/// The log that this data folder knows; `None` when it never met one.
+#[must_use]
+pub fn met_log(data_dir: &Path) -> Option<LogId> {
+    fs::read_to_string(data_dir.join(LOG_ID_FILE))
+        .ok()?
+        .trim()
+        .parse()
+        .ok()
+}
+
+/// Remembers the log of this data folder, durably.
+///
+/// # Errors
+/// The file system's.
+pub fn remember_log(data_dir: &Path, log_id: LogId) -> io::Result<()> {
+    if met_log(data_dir) == Some(log_id) {
+        return Ok(());
+    }
+    let temporary = data_dir.join(format!("{LOG_ID_FILE}.new"));
+    let mut file = File::create(&temporary)?;
+    writeln!(file, "{log_id}")?;
+    file.sync_all()?;
+    fs::rename(&temporary, data_dir.join(LOG_ID_FILE))?;
+    File::open(data_dir)?.sync_all()
+}
+
+/// Forgets the log that this data folder knows, so that the next start takes the one that it finds: the local store is set
+/// aside. Returns where it is now; `None` when there was none. The service must not be running.
+///
+/// # Errors
+/// [`OpenError::InUse`] while a service uses the folder; [`OpenError::Io`].
+pub fn adopt(data_dir: &Path) -> Result<Option<PathBuf>, OpenError> {
+    let _lock = lock(data_dir)?;
+    let aside = if data_dir.join(FOLDER).exists() {
+        Some(set_aside(data_dir)?)
+    } else {
+        None
+    };
+    let file = data_dir.join(LOG_ID_FILE);
+    match fs::remove_file(&file) {
+        Ok(()) => Ok(aside),
+        Err(why) if why.kind() == io::ErrorKind::NotFound => Ok(aside),
+        Err(source) => Err(OpenError::Io { path: file, source }),
+    }
+}
+
+const FOLDER: &str = "projection";
+const LOG_ID_FILE: &str = "log-id";
+const LOCK_FILE: &str = "lock";
+
+fn lock(data_dir: &Path) -> Result<File, OpenError> {
+    let io = |path: &Path| {
+        let path = path.to_owned();
+        move |source| OpenError::Io { path, source }
+    };
+    fs::create_dir_all(data_dir).map_err(io(data_dir))?;
+    let path = data_dir.join(LOCK_FILE);
+    let file = OpenOptions::new()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .open(&path)
+        .map_err(io(&path))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(fs::TryLockError::WouldBlock) => Err(OpenError::InUse(data_dir.to_owned())),
+        Err(fs::TryLockError::Error(source)) => Err(OpenError::Io { path, source }),
+    }
+}
+
+/// Bound: sled's lock may be let go of a moment after ours when a service of this process has just stopped.
+const OPEN_ATTEMPTS: u32 = 20;
+const OPEN_PAUSE: std::time::Duration = std::time::Duration::from_millis(100);
+
+/// Opens and loads; whatever goes wrong, panics in sled too, comes back in words.
+fn try_open(path: &Path, cache_bytes: u64, lock: &Arc<File>) -> Result<(Store, Projected), String> {
+    let guarded = AssertUnwindSafe(|| {
+        let mut attempt = 0;
+        let db = loop {
+            let config = sled::Config::new()
+                .path(path)
+                .cache_capacity(cache_bytes)
+                .mode(sled::Mode::HighThroughput);
+            match config.open() {
+                Ok(db) => break db,
+                Err(sled::Error::Io(_)) if attempt < OPEN_ATTEMPTS => {
+                    attempt += 1;
+                    std::thread::sleep(OPEN_PAUSE);
+                }
+                Err(why) => return Err(format!("it does not open: {why}")),
+            }
+        };
+        let store = Store::new(db, Arc::clone(lock));
+        let projected = store.load().map_err(|why| match why {
+            StoreError::Sled(why) => format!("it cannot be read: {why}"),
+            StoreError::Damaged(why) | StoreError::Panicked(why) => why,
+        })?;
+        Ok((store, projected))
+    });
+    // Invariant: nothing that a panic could leave half done outlives it: the store is dropped inside.
+    catch_unwind(guarded).unwrap_or_else(|_| Err("sled panicked over it".to_owned()))
+}
+
+/// Made by another layout, or by a reader that understood other records.
+fn unusable(store: &Store) -> Option<String> {
+    if store.is_empty() {
+        return None;
+    }
+    let same = |key, wanted: &str| matches!(store.meta(key), Ok(Some(found)) if found == wanted);
+    if !same(keys::LAYOUT, &layout()) {
+        return Some(format!("its layout is not version {}", layout()));
+    }
+    if !same(keys::VOCABULARY, &migrations::store::vocabulary()) {
+        return Some("it was made by a version that understood other records".to_owned());
+    }
+    None
+}
+
+fn layout() -> String {
+    migrations::store::PROJECTION_LAYOUT.to_string()
+}
+
+fn write_meta(store: &Store, path: &Path) -> Result<(), OpenError> {
+    let writes = vec![
+        Write::Put(keys::LAYOUT.to_vec(), json(&layout())),
+        Write::Put(
+            keys::VOCABULARY.to_vec(),
+            json(&migrations::store::vocabulary()),
+        ),
+    ];
+    store.apply(writes).map_err(|source| OpenError::Store {
+        path: path.to_owned(),
+        source,
+    })
+}
+
+fn set_aside(data_dir: &Path) -> Result<PathBuf, OpenError> {
+    let from = data_dir.join(FOLDER);
+    let mut at = ambient::now().unix_ms();
+    let to = loop {
+        let to = data_dir.join(format!("{FOLDER}.set-aside-{at}"));
+        if !to.exists() {
+            break to;
+        }
+        at += 1;
+    };
+    fs::rename(&from, &to).map_err(|source| OpenError::Io { path: from, source })?;
+    Ok(to)
+}
