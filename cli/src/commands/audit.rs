@@ -16,7 +16,7 @@ pub(crate) async fn run(options: Audit, client: &Client, as_json: bool) -> Resul
     query.extend([
         ("policy", options.policy.id.map(|id| id.to_string())),
         ("actor", options.actor.as_ref().map(ToString::to_string)),
-        ("command", options.command.map(|id| id.to_string())),
+        ("command_id", options.command.map(|id| id.to_string())),
         ("since", options.since.map(|at| at.to_string())),
         ("until", options.until.map(|at| at.to_string())),
         ("order", Some(order.to_owned())),
