@@ -109,7 +109,14 @@ fn syntax(target: &Target, all: &mut Vec<Case>) {
         all.push(patch(name, body, 400, "malformed_body"));
     }
     let deep = format!("{}{}", "[".repeat(3_000), "]".repeat(3_000));
-    all.push(patch("3,000 nested arrays", deep, 400, "malformed_body"));
+    let nested = with(target, &format!(r#"{{"router_temperature":{deep}}}"#));
+    all.push(patch(
+        "3,000 nested arrays in a value",
+        nested,
+        400,
+        "malformed_body",
+    ));
+    all.push(patch("3,000 nested arrays", deep, 422, "malformed_body"));
 }
 
 fn shapes(target: &Target, all: &mut Vec<Case>) {
@@ -494,6 +501,8 @@ fn changes(target: &Target, all: &mut Vec<Case>) {
     ));
     all.push(post("a threshold of an endpoint", json!({"changes": [{"kind": "busy_threshold", "scope": {"endpoint": "a/b/c"}, "parameters": {"active_decode_blocks_threshold": 0.5}}]}), 422, "invalid_scope"));
     all.push(post("a good change beside a bad one", json!({"changes": [one, {"kind": "worker_selection", "scope": {"model": "n"}, "parameters": {"router_temperature": -1}}]}), 422, "invalid_value"));
+    let positional = json!([null, false, [["worker_selection", {"model": "m"}, null, null, true]]]);
+    all.push(post("positional arrays", positional, 422, "malformed_body"));
     let revert = format!("/v1/policies/{}/revert", target.id);
     all.push(case(
         "revert to a revision that is not there",
