@@ -7,8 +7,11 @@
 pub mod ambient;
 pub mod bootstrap;
 pub mod commit;
+#[cfg(feature = "testing")]
+pub mod conformance;
 pub mod connect;
 pub mod embedded;
+pub mod faulty;
 mod follow;
 pub mod http;
 pub mod identity;

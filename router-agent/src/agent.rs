@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use event_log::ambient::{self, Tasks};
-use event_log::{LogReader, ReaderWiring};
+use event_log::{Identity, LogReader, ReaderWiring};
 use schemas::status::{AgentStatus, Capability, FrontendStatus};
 use schemas::{AgentId, FrontendId, Name};
 use tokio::net::TcpListener;
@@ -53,6 +53,9 @@ pub struct Config {
     pub frontends: Vec<Frontend>,
     /// Address of `/livez` and `/readyz`; `None` = none.
     pub health: Option<SocketAddr>,
+    /// What the log's adapter knows of the log's identity (`Options::identity`, a clone): told which log the local copy
+    /// is of, so that a log that is gone is told apart from one that was never made.
+    pub identity: Identity,
 }
 
 impl Config {
@@ -68,6 +71,7 @@ impl Config {
             report_interval: REPORT_INTERVAL,
             frontends,
             health: None,
+            identity: Identity::unknown(),
         }
     }
 }
@@ -192,6 +196,9 @@ pub async fn start(config: Config, wiring: ReaderWiring) -> Result<Running, Agen
     let opened = tokio::task::spawn_blocking(move || open(&folder, given)).await;
     let opened = opened.map_err(|_| AgentError::Opening)??;
     let agent = opened.agent.clone();
+    if let Some(kept) = &opened.kept {
+        config.identity.expect(kept.cursor.log_id);
+    }
     let tasks = Tasks::new();
     let stop = tasks.stopping();
     let started = Instant::now();

@@ -153,3 +153,215 @@ impl fmt::Display for Difference {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::memory::Movement;
+    use crate::reconcile::tests::{parameter, router_key, startup, values};
+    use crate::target::Values;
+    use crate::testing::FakeRouter;
+    use proptest::prelude::*;
+
+    fn listed(revision: u64, parameters: Values) -> Configuration {
+        Configuration {
+            revision: Revision(revision),
+            parameters,
+        }
+    }
+
+    fn knowing(startup: Values, overlaid: &[&str]) -> RouterMemory {
+        RouterMemory {
+            startup,
+            overlaid: overlaid.iter().map(|name| parameter(name)).collect(),
+            ..RouterMemory::default()
+        }
+    }
+
+    #[test]
+    fn plans_say_what_they_do() {
+        let now = |temperature, weight| {
+            values(&[
+                ("weight", weight),
+                ("temperature", temperature),
+                ("credit", 0.75),
+            ])
+        };
+        let cases: [(&str, Values, Configuration, RouterMemory, &str); 8] = [
+            (
+                "new and unaddressed",
+                values(&[]),
+                listed(0, startup()),
+                knowing(startup(), &[]),
+                "nothing to do",
+            ),
+            (
+                "new",
+                values(&[("temperature", 0.7)]),
+                listed(0, startup()),
+                knowing(startup(), &[]),
+                "on revision 0: set temperature to 0.7 (lists 0.0)",
+            ),
+            (
+                "as wanted",
+                values(&[("temperature", 0.7)]),
+                listed(4, now(0.7, 1.0)),
+                knowing(startup(), &["temperature"]),
+                "nothing to do",
+            ),
+            (
+                "no longer named",
+                values(&[]),
+                listed(1, now(0.7, 1.0)),
+                knowing(startup(), &["temperature"]),
+                "on revision 1: restore temperature to 0.0 (lists 0.7)",
+            ),
+            (
+                "one for another",
+                values(&[("weight", 2.0)]),
+                listed(1, now(0.7, 1.0)),
+                knowing(startup(), &["temperature"]),
+                "on revision 1: set weight to 2.0 (lists 1.0), restore temperature to 0.0 (lists 0.7)",
+            ),
+            (
+                "0 is a value",
+                values(&[("weight", 0.0)]),
+                listed(0, startup()),
+                knowing(startup(), &[]),
+                "on revision 0: set weight to 0.0 (lists 1.0)",
+            ),
+            (
+                "history unknown",
+                values(&[("weight", 1.0)]),
+                listed(3, startup()),
+                RouterMemory::default(),
+                "on revision 3: restore credit (lists 0.75), restore temperature (lists 0.0)",
+            ),
+            (
+                "not listed",
+                values(&[("mine", 1.0)]),
+                listed(0, startup()),
+                knowing(startup(), &[]),
+                "on revision 0: set mine to 1.0 (lists none)",
+            ),
+        ];
+        for (case, desired, observed, memory, text) in cases {
+            assert_eq!(
+                plan(&desired, Some(&observed), &memory).to_string(),
+                text,
+                "{case}"
+            );
+        }
+        let none = RouterMemory::default();
+        assert_eq!(plan(&values(&[]), None, &none), Plan::Nothing);
+        let text = plan(&values(&[("weight", 1.0)]), None, &none).to_string();
+        assert_eq!(text, "the router's policy has no runtime configuration");
+    }
+
+    #[test]
+    fn a_patch_carries_every_value_and_each_name_to_restore() {
+        let observed = listed(
+            5,
+            values(&[("weight", 2.0), ("temperature", 0.7), ("credit", 0.75)]),
+        );
+        let desired = values(&[("weight", 2.0), ("credit", 0.5)]);
+        let memory = knowing(startup(), &["temperature", "weight", "gone"]);
+        let Plan::Patch {
+            expected, patch, ..
+        } = plan(&desired, Some(&observed), &memory)
+        else {
+            panic!("nothing planned");
+        };
+        assert_eq!(expected, Revision(5));
+        let wanted: Patch = BTreeMap::from([
+            (parameter("weight"), Some(ParameterValue::number(2.0))),
+            (parameter("credit"), Some(ParameterValue::number(0.5))),
+            (parameter("temperature"), None),
+        ]);
+        assert_eq!(patch, wanted);
+    }
+
+    #[test]
+    fn numbers_compare_as_numbers() {
+        let spelled = BTreeMap::from([(
+            parameter("weight"),
+            ParameterValue::raw(serde_json::json!(2)),
+        )]);
+        let startup = values(&[("weight", -0.0)]);
+        let plan_of = |desired: Values| {
+            plan(
+                &desired,
+                Some(&listed(1, spelled.clone())),
+                &knowing(startup.clone(), &[]),
+            )
+        };
+        assert_eq!(plan_of(values(&[("weight", 2.0)])), Plan::Nothing);
+        let zero = BTreeMap::from([(
+            parameter("weight"),
+            ParameterValue::raw(serde_json::json!(-0.0)),
+        )]);
+        let observed = listed(1, zero);
+        assert_eq!(
+            plan(
+                &values(&[]),
+                Some(&observed),
+                &knowing(values(&[("weight", 0.0)]), &[])
+            ),
+            Plan::Nothing
+        );
+    }
+
+    fn some_values() -> impl Strategy<Value = Values> {
+        let name = prop_oneof![Just("weight"), Just("temperature"), Just("credit")];
+        proptest::collection::btree_map(
+            name.prop_map(parameter),
+            (0..5u8).prop_map(|value| ParameterValue::number(f64::from(value) / 4.0)),
+            0..4,
+        )
+    }
+
+    proptest! {
+        #[test]
+        fn a_plan_after_apply_is_empty(
+            desired in some_values(),
+            overlay in some_values(),
+            known in any::<bool>(),
+            revision in 0..3u64,
+        ) {
+            let mut router = FakeRouter::new(router_key("m"), startup());
+            let mut memory = RouterMemory::default();
+            if known {
+                memory.see(&listed(0, router.parameters()));
+            }
+            if revision > 0 {
+                router.overlay = overlay;
+                router.revision = Revision(revision);
+            }
+            let mut frontend = crate::testing::FakeFrontend::default();
+            let id = crate::reconcile::tests::id(1);
+            frontend.routers.insert(id, router);
+            for round in 0..2 {
+                let router = &frontend.routers[&id];
+                let observed = listed(router.revision.0, router.parameters());
+                memory.see(&observed);
+                match plan(&desired, Some(&observed), &memory) {
+                    Plan::Patch { expected, patch, .. } => {
+                        prop_assert_eq!(round, 0, "a second patch");
+                        memory.sending(expected, &patch);
+                        let applied = frontend.apply(id, expected, &patch).unwrap();
+                        memory.taken(&patch, applied.revision, &applied.parameters);
+                    }
+                    Plan::Nothing => {}
+                    Plan::Unsupported { why } => prop_assert!(false, "{}", why),
+                }
+            }
+            let router = &frontend.routers[&id];
+            let mut wanted = startup();
+            wanted.extend(desired);
+            prop_assert_eq!(router.parameters(), wanted);
+            prop_assert_eq!(memory.see(&listed(router.revision.0, router.parameters())), Movement::Ours);
+        }
+    }
+}

@@ -240,3 +240,87 @@ fn routers(frontends: &[FrontendStatus]) -> impl Iterator<Item = RouterId> {
         .iter()
         .flat_map(|frontend| frontend.routers.iter().map(|router| router.router_id))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::reconcile::tests::{id, router_key};
+    use schemas::status::{ApplyState, Capability, LogFollowing, LogState, RouterStatus};
+    use schemas::{Position, Revision};
+
+    fn status(agent: &str, report: u64, frontend: &str, router: u128) -> AgentStatus {
+        AgentStatus {
+            agent: agent.parse().unwrap(),
+            group: None,
+            version: String::new(),
+            started_at: Timestamp::from_unix_ms(1),
+            reported_at: Timestamp::from_unix_ms(1),
+            report,
+            interval_ms: 5_000,
+            log: LogFollowing {
+                state: LogState::Following,
+                log_id: None,
+                position: Position::START,
+                error: None,
+            },
+            frontends: vec![FrontendStatus {
+                frontend: frontend.parse().unwrap(),
+                capability: Capability::RouterPolicy,
+                reachable: true,
+                error: None,
+                listed_at: None,
+                rival: None,
+                routers: vec![RouterStatus {
+                    router_id: id(router),
+                    router: router_key("m"),
+                    local_revision: Some(Revision::ZERO),
+                    parameters: BTreeMap::new(),
+                    state: ApplyState::Applied,
+                    position: Position::START,
+                    error: None,
+                    since: Timestamp::from_unix_ms(1),
+                    drifts: 0,
+                }],
+                thresholds: Vec::new(),
+            }],
+        }
+    }
+
+    #[test]
+    fn a_rival_is_a_live_agent_with_the_same_router_whatever_the_address() {
+        let own = status("b", 1, "http://127.0.0.1:8000", 1);
+        let mut watch = RivalWatch::new("b".parse().unwrap());
+        let at = Duration::from_secs;
+        let found = |rivals: Rivals| {
+            rivals
+                .into_values()
+                .map(|id| id.to_string())
+                .collect::<Vec<_>>()
+        };
+        // Another host's frontend with the same address; our own echo.
+        for report in 1..4 {
+            watch.hear(
+                at(0),
+                &own,
+                &status("a", report, "http://127.0.0.1:8000", 2),
+            );
+            watch.hear(
+                at(0),
+                &own,
+                &status("b", report, "http://127.0.0.1:8000", 1),
+            );
+        }
+        assert!(watch.rivals(at(0)).is_empty());
+        // A kept report may be of one that is gone.
+        watch.hear(at(0), &own, &status("c", 7, "http://host:8000", 1));
+        watch.hear(at(1), &own, &status("c", 7, "http://host:8000", 1));
+        assert!(watch.rivals(at(1)).is_empty());
+        watch.hear(at(2), &own, &status("c", 8, "http://host:8000", 1));
+        assert_eq!(found(watch.rivals(at(2))), ["c"]);
+        watch.hear(at(3), &own, &status("a", 8, "x", 1));
+        watch.hear(at(4), &own, &status("a", 9, "x", 1));
+        assert_eq!(found(watch.rivals(at(4))), ["a"]);
+        assert_eq!(found(watch.rivals(at(18))), ["a"], "c fell silent");
+        assert!(watch.rivals(at(20)).is_empty());
+    }
+}

@@ -129,3 +129,81 @@ impl fmt::Display for Plan {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::reconcile::tests::{parameter, thresholds_off, values};
+
+    const DECODE: &str = "active_decode_blocks_threshold";
+
+    #[test]
+    fn null_zero_and_absent_are_three_things() {
+        let value = |value: f64| Some(ParameterValue::number(value));
+        // (policy, listed, startup) -> plan
+        let cases = [
+            (None, None, None, "nothing to do"),
+            (None, value(1.0), None, "nothing to do"),
+            (
+                None,
+                value(0.5),
+                None,
+                "set active_decode_blocks_threshold to 1.0 (lists 0.5)",
+            ),
+            (
+                None,
+                value(0.0),
+                None,
+                "set active_decode_blocks_threshold to 1.0 (lists 0.0)",
+            ),
+            (
+                None,
+                value(0.5),
+                value(0.0),
+                "set active_decode_blocks_threshold to 0.0 (lists 0.5)",
+            ),
+            (None, value(0.5), value(0.5), "nothing to do"),
+            (
+                value(0.0),
+                None,
+                None,
+                "set active_decode_blocks_threshold to 0.0 (lists off)",
+            ),
+            (value(0.0), value(0.0), value(0.5), "nothing to do"),
+            (
+                value(1.0),
+                None,
+                None,
+                "set active_decode_blocks_threshold to 1.0 (lists off)",
+            ),
+            (value(1.0), value(1.0), None, "nothing to do"),
+        ];
+        for (policy, listed, startup, text) in cases {
+            let case = format!("policy {policy:?}, listed {listed:?}, startup {startup:?}");
+            let desired: Overlay = policy
+                .map(|value| (parameter(DECODE), value))
+                .into_iter()
+                .collect();
+            let with = |value| {
+                let mut thresholds = thresholds_off();
+                thresholds.insert(parameter(DECODE), value);
+                thresholds
+            };
+            let memory = ThresholdMemory {
+                startup: with(startup),
+                ..ThresholdMemory::default()
+            };
+            assert_eq!(
+                plan(&desired, &with(listed), &memory).to_string(),
+                text,
+                "{case}"
+            );
+        }
+        let desired = values(&[("no_such", 1.0), (DECODE, 0.5)]);
+        let plan = plan(&desired, &thresholds_off(), &ThresholdMemory::default());
+        assert_eq!(
+            plan.to_string(),
+            "the frontend has no threshold named no_such"
+        );
+    }
+}

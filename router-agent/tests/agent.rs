@@ -1,5 +1,7 @@
 //! Whole agents on a log in memory and frontends in memory: real tasks, real stores, waiting on values.
 
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on panics")]
+
 mod common;
 
 use std::collections::BTreeMap;

@@ -1,6 +1,8 @@
 //! One agent on a real Dynamo 1.7 frontend: runs when `DYNAMO_URL` names one that nobody else uses
 //! (`DYNAMO_URL=http://127.0.0.1:8000 cargo nextest run -p router-agent --test dynamo`), and passes unasked without.
 
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on panics")]
+
 mod common;
 
 use std::sync::Arc;

@@ -1,6 +1,6 @@
-//! Real NATS servers for tests: found or installed, started on free loopback ports, killed with their owner.
+//! Real NATS servers: found or installed, started on free loopback ports, killed with their owner.
 //!
-//! Only with the feature `testing`. Never does: touch a server that it did not start.
+//! Never does: touch a server that it did not start.
 
 use std::fs::{self, File};
 use std::net::{Ipv4Addr, TcpListener};
