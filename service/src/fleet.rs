@@ -202,7 +202,7 @@ fn step(agents: &mut Agents, heard: Heard, patience: Patience, agents_max: usize
         // A restarted agent whose clock went back looks older than its former self: once that is stale, it counts.
         let silent = now.since_ms(known.heard_at) > patience.stale_after_ms;
         let other = heard.status != known.status;
-        if !heard.status.newer_than(&known.status) && !(silent && other) {
+        if !(heard.status.newer_than(&known.status) || silent && other) {
             return Took::Old;
         }
     }

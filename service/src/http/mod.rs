@@ -7,18 +7,21 @@ pub mod audit;
 pub mod body;
 pub mod convergence;
 pub mod events;
+pub mod export;
 pub mod facade;
 pub mod health;
 pub mod history;
 pub mod layers;
 pub mod log;
 pub mod openapi;
+pub mod operations;
 pub mod parameters;
 pub mod policies;
 pub mod problem;
 pub mod query;
 pub mod server;
 pub mod thresholds;
+pub mod validate;
 pub mod views;
 pub mod writes;
 
@@ -95,7 +98,7 @@ fn facade_routes() -> Routes {
 fn own_routes() -> Routes {
     vec![
         ("/v1/policies", get(policies::list)),
-        ("/v1/policies:validate", post(policies::validate)),
+        ("/v1/policies:validate", post(validate::validate)),
         (
             "/v1/policies/{id}",
             get(policies::get).patch(policies::patch),
@@ -125,7 +128,6 @@ fn own_routes() -> Routes {
 }
 
 /// The whole API.
-#[must_use]
 pub fn router(app: &App) -> Router {
     let mut routes = own_routes();
     if !app.config.facade_disabled {

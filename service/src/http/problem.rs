@@ -65,7 +65,7 @@ impl Problem {
         self
     }
 
-    fn newer(mut self, newer: Option<Newer>) -> Problem {
+    fn newer(mut self, newer: Option<Box<Newer>>) -> Problem {
         if let Some(newer) = newer {
             self.body.current_revision = Some(newer.revision);
             self.body.changed_by = newer.actor;

@@ -71,7 +71,10 @@ pub async fn write(app: &App, wanted: Wanted) -> Result<Written, Problem> {
 }
 
 /// Who asks: on a loopback address without tokens always the same.
-fn actor() -> Result<Actor, Problem> {
+///
+/// # Errors
+/// None now; a name that cannot be one would be a 400.
+pub fn actor() -> Result<Actor, Problem> {
     let name =
         |text: &str| Name::new(text).map_err(|why| Problem::bad_query(format!("actor {why}")));
     Ok(Actor {

@@ -8,7 +8,7 @@ use event_log::CommitError;
 use schemas::api::LogCondition;
 use schemas::decide::{Command, decide};
 use schemas::state::Verdict;
-use schemas::{PolicyKey, Rejection, Revision};
+use schemas::{PolicyKey, Rejection};
 use tokio::time::Instant;
 
 use super::{Newer, Outcome, WriteError, Writer, Written, policies_of};
@@ -39,7 +39,8 @@ impl Writer {
                     continue;
                 }
                 Err(rejection) => {
-                    let newer = newer(&snapshot, &rejection);
+                    let newer = newer(&snapshot, &rejection).map(Box::new);
+                    let rejection = Box::new(rejection);
                     return Err(WriteError::Refused { rejection, newer });
                 }
             };
@@ -160,12 +161,13 @@ impl Writer {
     }
 
     /// The newest change of the policies that the command names.
-    fn newest(&self, command: &Command) -> Option<Newer> {
+    fn newest(&self, command: &Command) -> Option<Box<Newer>> {
         let snapshot = self.projection.snapshot();
         policies_of(&command.order)
             .iter()
             .filter_map(|policy| newer_of(&snapshot, policy))
             .max_by_key(|newer| newer.position)
+            .map(Box::new)
     }
 }
 
@@ -220,7 +222,7 @@ fn newer(snapshot: &Snapshot, rejection: &Rejection) -> Option<Newer> {
 
 fn newer_of(snapshot: &Snapshot, policy: &PolicyKey) -> Option<Newer> {
     snapshot.state.policies.get(policy).map(|document| Newer {
-        revision: Revision(document.revision.0),
+        revision: document.revision,
         actor: Some(document.actor.clone()),
         at: Some(document.changed_at),
         position: document.position,

@@ -44,9 +44,9 @@ pub enum WriteError {
     #[error("{rejection}")]
     Refused {
         /// Why.
-        rejection: Rejection,
+        rejection: Box<Rejection>,
         /// The newer change, where one made it stale.
-        newer: Option<Newer>,
+        newer: Option<Box<Newer>>,
     },
     /// A change that was decided at the same time won; nothing was changed.
     #[error("another change was made at the same time: {why}")]
@@ -54,7 +54,7 @@ pub enum WriteError {
         /// What was in the way.
         why: String,
         /// The newer change.
-        newer: Option<Newer>,
+        newer: Option<Box<Newer>>,
         /// The void record of this command, when it has one.
         position: Option<Position>,
     },
