@@ -3,6 +3,7 @@
 //! ```text
 //! DIR/lock       held exclusively while the log is open
 //! DIR/identity   the log's id; written once the store is in place
+//! DIR/end        the last acknowledged position, kept apart from the store so that the store cannot lose it silently
 //! DIR/store/     fjall database with `meta`, `records`, `tails` and `subjects`
 //! DIR/store.new/ a store that is being made; it becomes `store` by one rename, so a crash leaves all or nothing
 //! ```
@@ -10,7 +11,7 @@
 //! Never does: make a store where one was. What is missing or damaged is an error, because the log is a source of truth.
 
 use std::fs::{self, File};
-use std::io::Write as _;
+use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
@@ -29,8 +30,8 @@ pub enum OpenError {
     /// Another process, or another part of this one, has it open.
     #[error("the log in {} is open elsewhere; only one process may have it", .0.display())]
     Locked(PathBuf),
-    /// Something is there, but it is not a whole log. It is left as it is.
-    #[error("the log in {} is damaged: {why}; nothing was changed, restore it from a backup", dir.display())]
+    /// Something is there, but it is not a whole log.
+    #[error("the log in {} is damaged: {why}; it is never made anew, restore it from a backup", dir.display())]
     Damaged {
         /// The folder.
         dir: PathBuf,
@@ -62,6 +63,7 @@ pub(super) struct Store {
     tails: Keyspace,
     subjects: Keyspace,
     pub(super) log_id: LogId,
+    mark: EndMark,
     // Last, so that the folder is free only when the database is closed.
     _lock: std::sync::Arc<File>,
 }
@@ -143,6 +145,10 @@ impl Store {
         if !folder.join("version").exists() {
             return Err(damaged(dir, "its store has no version file"));
         }
+        if !has_journal(&folder) {
+            return Err(damaged(dir, "its store has no journal"));
+        }
+        let mark = EndMark::open(dir)?;
         // A damaged store may make the database panic instead of failing.
         let opened = std::panic::catch_unwind(|| open_database(&folder))
             .map_err(|_| damaged(dir, "the database panicked while opening"))?;
@@ -178,14 +184,32 @@ impl Store {
         let log_id = text(LOG_ID_KEY)?
             .parse()
             .map_err(|_| damaged(dir, "its identity is no UUID"))?;
-        Ok(Store {
+        let store = Store {
             records: keyspace("records")?,
             tails: keyspace("tails")?,
             subjects: keyspace("subjects")?,
             database,
             log_id,
+            mark,
             _lock: lock,
-        })
+        };
+        // The database drops what it cannot read at the end of its journal, without a word.
+        let end = store.end().map_err(|why| database_error(dir, &why))?;
+        let acknowledged = store.mark.at_open;
+        if end < acknowledged {
+            return Err(damaged(
+                dir,
+                &format!(
+                    "its store ends at position {end}, but {acknowledged} was acknowledged: records are lost"
+                ),
+            ));
+        }
+        Ok(store)
+    }
+
+    /// Notes the end after a write, before it is acknowledged.
+    pub(super) fn note_end(&self, end: Position) {
+        self.mark.note(end);
     }
 
     /// The last position.
@@ -292,6 +316,60 @@ impl Store {
     }
 }
 
+/// The last acknowledged position, in a file of its own.
+///
+/// It is written after the store was synced and not synced itself: after a power cut it may be older than the store's end,
+/// never newer. So a store that ends before it has lost acknowledged records.
+struct EndMark {
+    file: File,
+    at_open: Position,
+}
+
+impl EndMark {
+    fn open(dir: &Path) -> Result<EndMark, OpenError> {
+        let mut bytes = [0; 16];
+        let mut open = || -> std::io::Result<File> {
+            let mut file = File::options()
+                .read(true)
+                .write(true)
+                .open(dir.join("end"))?;
+            file.read_exact(&mut bytes)?;
+            Ok(file)
+        };
+        let file = open().map_err(|why| damaged(dir, &format!("the mark of its end: {why}")))?;
+        let value = u128::from_be_bytes(bytes);
+        // The position and its complement: 16 bytes of one sector, so they are torn together or not at all.
+        let (position, check) = ((value >> 64) as u64, value as u64);
+        if position != !check {
+            return Err(damaged(dir, "the mark of its end is garbled"));
+        }
+        Ok(EndMark {
+            file,
+            at_open: Position(position),
+        })
+    }
+
+    fn bytes(end: Position) -> [u8; 16] {
+        (u128::from(end.0) << 64 | u128::from(!end.0)).to_be_bytes()
+    }
+
+    fn note(&self, end: Position) {
+        use std::os::unix::fs::FileExt as _;
+        if let Err(why) = self.file.write_all_at(&EndMark::bytes(end), 0) {
+            // The records are safe; only the guard against losing them later is older than it could be.
+            tracing::warn!(error = %why, "the mark of the embedded log's end could not be written");
+        }
+    }
+}
+
+fn has_journal(folder: &Path) -> bool {
+    fs::read_dir(folder).is_ok_and(|entries| {
+        entries
+            .filter_map(Result::ok)
+            .any(|entry| entry.path().extension().is_some_and(|end| end == "jnl"))
+    })
+}
+
 fn open_database(folder: &Path) -> fjall::Result<Database> {
     Database::builder(folder)
         .worker_threads(1)
@@ -323,6 +401,7 @@ fn make(dir: &Path, log_id: LogId) -> Result<(), OpenError> {
     };
     fill().map_err(|why| database_error(dir, &why))?;
     sync_tree(&aside).map_err(io)?;
+    write_end(dir).map_err(io)?;
     fs::rename(&aside, dir.join("store")).map_err(io)?;
     sync_folder(dir).map_err(io)?;
     // The folder itself must survive too.
@@ -355,6 +434,12 @@ fn write_identity(dir: &Path, log_id: LogId) -> std::io::Result<()> {
     file.sync_all()?;
     fs::rename(aside, dir.join("identity"))?;
     sync_folder(dir)
+}
+
+fn write_end(dir: &Path) -> std::io::Result<()> {
+    let mut file = File::create(dir.join("end"))?;
+    file.write_all(&EndMark::bytes(Position::START))?;
+    file.sync_all()
 }
 
 fn sync_folder(dir: &Path) -> std::io::Result<()> {

@@ -71,6 +71,7 @@ impl Writer {
         match stored {
             Ok(()) => {
                 if let Some(last) = writes.last() {
+                    store.note_end(last.position);
                     self.head.send_replace(last.position);
                 }
                 for (request, appended) in judged {
@@ -95,7 +96,15 @@ impl Writer {
             match landed {
                 // All or nothing: a batch is one entry of the journal.
                 Ok(false) => Ok(false),
-                Ok(true) => store.settle().map(|()| true).map_err(|why| why.to_string()),
+                Ok(true) => store
+                    .settle()
+                    .map(|()| {
+                        if let Some(last) = writes.last() {
+                            store.note_end(last.position);
+                        }
+                        true
+                    })
+                    .map_err(|why| why.to_string()),
                 Err(why) => Err(why.to_string()),
             }
         });

@@ -198,6 +198,29 @@ impl NatsServer {
         }
     }
 
+    /// Stops its process without ending it (SIGSTOP): connections stay, nothing answers.
+    ///
+    /// # Errors
+    /// [`NoServer`] when the signal could not be sent.
+    pub fn pause(&self) -> Result<(), NoServer> {
+        self.signal("-STOP")
+    }
+
+    /// Lets it go on after [`NatsServer::pause`].
+    ///
+    /// # Errors
+    /// [`NoServer`] when the signal could not be sent.
+    pub fn resume(&self) -> Result<(), NoServer> {
+        self.signal("-CONT")
+    }
+
+    fn signal(&self, signal: &str) -> Result<(), NoServer> {
+        match &self.child {
+            Some(child) => run(Command::new("kill").args([signal, &child.id().to_string()])),
+            None => Err(no("the server does not run")),
+        }
+    }
+
     /// Starts it (again) on the same port and data.
     ///
     /// # Errors

@@ -1,0 +1,90 @@
+//! The status boards: newest report per agent, for those who watch from the start and those who come later.
+
+use std::sync::Arc;
+
+use event_log::jetstream::JetStreamLog;
+use event_log::memory::MemoryBoard;
+use event_log::testing::{NATS_NEWEST, NatsServer, ServerOptions};
+use event_log::{Options, StatusBoard};
+use schemas::status::{AgentStatus, LogFollowing, LogState};
+use schemas::{AgentId, Name, Position, Timestamp};
+
+fn status(agent: &str, report: u64) -> AgentStatus {
+    AgentStatus {
+        agent: AgentId(Name::new(agent).unwrap()),
+        group: None,
+        version: "0".to_owned(),
+        started_at: Timestamp::from_unix_ms(1),
+        reported_at: Timestamp::from_unix_ms(report),
+        report,
+        interval_ms: 1_000,
+        log: LogFollowing {
+            state: LogState::Following,
+            log_id: None,
+            position: Position(report),
+            error: None,
+        },
+        frontends: Vec::new(),
+    }
+}
+
+async fn check(board: Arc<dyn StatusBoard>) {
+    let long = "\u{1F600}".repeat(128);
+    let agents = [
+        "a",
+        "a.b",
+        "*",
+        ">",
+        "_x",
+        "-",
+        "=",
+        "with space",
+        long.as_str(),
+    ];
+    let mut early = board.watch().await.unwrap();
+    for report in 1..=2 {
+        for agent in agents {
+            board.report(&status(agent, report)).await.unwrap();
+        }
+    }
+    for report in 1..=2 {
+        for agent in agents {
+            assert_eq!(early.next().await.unwrap(), status(agent, report));
+        }
+    }
+    let mut late = board.watch().await.unwrap();
+    let mut newest = Vec::new();
+    for _ in agents {
+        newest.push(late.next().await.unwrap());
+    }
+    newest.sort_by(|a, b| a.agent.cmp(&b.agent));
+    let mut expected: Vec<AgentStatus> = agents.iter().map(|agent| status(agent, 2)).collect();
+    expected.sort_by(|a, b| a.agent.cmp(&b.agent));
+    assert_eq!(newest, expected);
+    board.report(&status("new", 1)).await.unwrap();
+    assert_eq!(late.next().await.unwrap(), status("new", 1));
+}
+
+#[tokio::test]
+async fn the_board_in_memory_shows_the_newest_reports() {
+    check(Arc::new(MemoryBoard::default())).await;
+}
+
+#[tokio::test]
+async fn the_board_in_nats_shows_the_newest_reports() {
+    let server = NatsServer::start(NATS_NEWEST, &ServerOptions::default()).unwrap();
+    check(JetStreamLog::new(server.url(), Options::default()).board()).await;
+}
+
+#[tokio::test]
+async fn a_board_that_went_with_the_broker_is_made_again() {
+    let mut server = NatsServer::start(NATS_NEWEST, &ServerOptions::default()).unwrap();
+    let board = JetStreamLog::new(server.url(), Options::default()).board();
+    board.report(&status("a", 1)).await.unwrap();
+    server.kill();
+    assert!(board.report(&status("a", 2)).await.is_err());
+    server.restart().unwrap();
+    board.report(&status("a", 3)).await.unwrap();
+    let mut reports = board.watch().await.unwrap();
+    assert_eq!(reports.next().await.unwrap(), status("a", 3));
+}
