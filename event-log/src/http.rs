@@ -2,27 +2,27 @@
 //!
 //! Trusts the service for order and completeness within one answer; checks identity, head and each record's hash itself.
 
+mod line;
+
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use base64::Engine as _;
 use bytes::{Bytes, BytesMut};
 use futures::StreamExt as _;
-use futures::stream::BoxStream;
 use reqwest::StatusCode;
-use schemas::event::record_hash;
 use schemas::status::AgentStatus;
-use schemas::{Hash, LogId, Position, Subject};
+use schemas::{LogId, Position, Subject};
 use serde::Deserialize;
-use serde_json::value::RawValue;
 use tokio::sync::watch;
 
-use crate::follow::{self, Arrival, Facts, Feed, OpenFeed, Source};
+use crate::follow::{self, Facts, OpenFeed, Source};
 use crate::options::Options;
 use crate::port::{
     Entry, Failure, Foreign, Head, LogReader, Reports, Seen, StatusBoard, Subscription, Tails,
 };
+
+use line::{Line, Lines, entry};
 
 /// The longest line of an event stream, in bytes: a record of 1 MiB in base64 with what surrounds it.
 pub const LINE_BYTES_MAX: usize = 2 * 1024 * 1024;
@@ -44,18 +44,6 @@ struct Inner {
     options: Options,
     /// There is no link to come and go; held so that watchers see no end.
     link: watch::Sender<bool>,
-}
-
-/// One record as the service writes it.
-#[derive(Deserialize)]
-struct Line<'a> {
-    position: Position,
-    subject: Subject,
-    hash: Hash,
-    #[serde(borrow, default)]
-    event: Option<&'a RawValue>,
-    #[serde(default)]
-    base64: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -200,31 +188,6 @@ impl Inner {
     }
 }
 
-/// The record of a line, byte for byte as it was written.
-fn entry(line: &Line<'_>) -> Result<Entry, String> {
-    let bytes = match (line.event, &line.base64) {
-        (Some(event), None) => Bytes::copy_from_slice(event.get().as_bytes()),
-        (None, Some(text)) => base64::engine::general_purpose::STANDARD
-            .decode(text)
-            .map(Bytes::from)
-            .map_err(|why| format!("record {}: {why}", line.position))?,
-        (None, None) | (Some(_), Some(_)) => {
-            return Err(format!(
-                "record {} has not exactly one of event and base64",
-                line.position
-            ));
-        }
-    };
-    if record_hash(&line.subject, &bytes) != line.hash {
-        return Err(format!("record {} was changed on the way", line.position));
-    }
-    Ok(Entry {
-        position: line.position,
-        subject: line.subject.clone(),
-        bytes,
-    })
-}
-
 async fn whole(answer: reqwest::Response, bound: usize) -> Result<Bytes, String> {
     let mut body = BytesMut::new();
     let mut chunks = answer.bytes_stream();
@@ -268,13 +231,7 @@ impl Source for Inner {
         Ok(OpenFeed {
             left: head.position.0.saturating_sub(after.0).min(1),
             facts: facts(head),
-            feed: Box::new(Lines {
-                url: self.url.clone(),
-                chunks: answer.bytes_stream().boxed(),
-                read: BytesMut::new(),
-                searched: 0,
-                number: 0,
-            }),
+            feed: Box::new(Lines::new(self.url.clone(), answer.bytes_stream().boxed())),
         })
     }
 
@@ -308,76 +265,6 @@ fn foreign(known: LogId, after: Position, problem: &Problem, head: Head) -> Fore
         }
     } else {
         Foreign::OtherIdentity { known, actual }
-    }
-}
-
-/// Lines of an event stream.
-struct Lines {
-    url: String,
-    chunks: BoxStream<'static, reqwest::Result<Bytes>>,
-    read: BytesMut,
-    /// Up to here `read` has no end of line.
-    searched: usize,
-    number: u64,
-}
-
-impl Lines {
-    /// A whole line that is there already, without its end.
-    fn line(&mut self) -> Option<BytesMut> {
-        let end = self.read[self.searched..]
-            .iter()
-            .position(|byte| *byte == b'\n');
-        let Some(end) = end else {
-            self.searched = self.read.len();
-            return None;
-        };
-        let mut line = self.read.split_to(self.searched + end + 1);
-        line.truncate(line.len() - 1);
-        self.searched = 0;
-        Some(line)
-    }
-
-    fn failed(&self, why: &str) -> Option<Result<Arrival, Failure>> {
-        Some(Err(Failure::Determinate(format!(
-            "the event stream of {}: {why}",
-            self.url
-        ))))
-    }
-}
-
-#[async_trait]
-impl Feed for Lines {
-    async fn arrival(&mut self) -> Option<Result<Arrival, Failure>> {
-        loop {
-            if let Some(line) = self.line() {
-                if line.trim_ascii().is_empty() {
-                    return Some(Ok(Arrival::Heartbeat {
-                        delivered: self.number,
-                    }));
-                }
-                let parsed =
-                    serde_json::from_slice::<Line<'_>>(&line).map_err(|why| why.to_string());
-                return match parsed.and_then(|line| entry(&line)) {
-                    Ok(entry) => {
-                        self.number += 1;
-                        Some(Ok(Arrival::Record {
-                            number: self.number,
-                            entry,
-                        }))
-                    }
-                    Err(why) => self.failed(&why),
-                };
-            }
-            if self.read.len() > LINE_BYTES_MAX {
-                return self.failed("a line is too long");
-            }
-            match tokio::time::timeout(SILENCE_MAX, self.chunks.next()).await {
-                Ok(Some(Ok(chunk))) => self.read.extend_from_slice(&chunk),
-                Ok(Some(Err(why))) => return self.failed(&why.to_string()),
-                Ok(None) => return None,
-                Err(_) => return self.failed("no heartbeat"),
-            }
-        }
     }
 }
 

@@ -1,5 +1,7 @@
 //! Every adapter passes the suite. `CONFORMANCE=all` adds the older servers and the cluster.
 
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use event_log::conformance::{Factory, run};
 use event_log::testing::{
     EmbeddedLogs, JetStreamLogs, MemoryLogs, NATS_NEWEST, NATS_VERSIONS, NatsCluster, NatsServer,

@@ -1,5 +1,7 @@
 //! What a disk and its owner do to an embedded log: crashes, damage, lost folders, full disks, two openers.
 
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};

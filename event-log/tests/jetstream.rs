@@ -1,5 +1,7 @@
 //! What JetStream does to a log in the field: silence, deletion, crashes, races, misconfiguration. Real servers.
 
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -3,6 +3,7 @@
 //! Durable: an acknowledged record was synced (`fsync`) and survives a power cut. One process at a time. A damaged or
 //! missing log is an error and is never made anew: it is a source of truth.
 
+mod folder;
 mod store;
 mod writer;
 

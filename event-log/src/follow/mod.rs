@@ -181,7 +181,8 @@ impl Following {
                 Some(Ok(Arrival::Record { number, entry })) => Some(Input::Record { number, entry }),
                 Some(Ok(Arrival::Heartbeat { delivered })) => Some(Input::Heartbeat { delivered }),
                 Some(Ok(Arrival::Other)) => None,
-                Some(Err(_)) | None => Some(Input::Broken),
+                Some(Err(why)) => Some(Input::Broken(why.to_string())),
+                None => Some(Input::Broken("the deliveries broke off".to_owned())),
             },
             _ = self.watchdog.tick() => {
                 self.look();
