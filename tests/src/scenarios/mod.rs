@@ -174,6 +174,8 @@ pub fn run_alone(letter: &str) {
 /// When the stage cannot be set.
 #[must_use]
 pub fn run_all(letters: &[String]) -> bool {
+    // Each failure is printed once, below its scenario, without a backtrace through the harness.
+    std::panic::set_hook(Box::new(|_| {}));
     runtime().block_on(async {
         let started = Instant::now();
         let mut stage = Stage::set("all").await;
