@@ -123,17 +123,28 @@ pub fn dynamo(tally: &mut Tally, scenarios: &[String]) {
 /// The log's suite against real servers.
 pub fn conformance(tally: &mut Tally, all: bool) {
     tally.step("conformance", || {
-        let mut command = cargo_with(&[
-            "run",
-            "--quiet",
-            "--locked",
-            "-p",
-            "event-log",
-            "--example",
-            "conformance",
-        ]);
+        let mut command = if has("nextest") {
+            cargo_with(&[
+                "nextest",
+                "run",
+                "--locked",
+                "-p",
+                "event-log",
+                "--test",
+                "conformance",
+            ])
+        } else {
+            cargo_with(&[
+                "test",
+                "--locked",
+                "-p",
+                "event-log",
+                "--test",
+                "conformance",
+            ])
+        };
         if all {
-            command.args(["--", "--all"]);
+            command.env("CONFORMANCE", "all");
         }
         run_counting(&mut command)
     });
