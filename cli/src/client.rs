@@ -89,15 +89,16 @@ impl Client {
         })?;
         let status = response.status();
         let body = response.bytes().await.map_err(|error| unknown(&error))?;
-        self.judge(status, &body).map_err(|problem| match problem {
-            Problem::Answered(body) if Problem::Answered(body.clone()).exit_code() == 6 => {
-                Problem::Unknown {
-                    key: key.to_string(),
-                    why: body.error,
-                }
-            }
-            other => other,
-        })
+        let judged = self.judge(status, &body);
+        if let Err(problem) = &judged
+            && problem.exit_code() == 6
+        {
+            return Err(Problem::Unknown {
+                key: key.to_string(),
+                why: problem.to_string(),
+            });
+        }
+        judged
     }
 
     /// A stream of lines that has no end.
