@@ -95,7 +95,7 @@ impl FromStr for LogUrl {
 }
 
 /// Without the part that may hold a password.
-fn redact(url: &str) -> String {
+pub(crate) fn redact(url: &str) -> String {
     let redact_one = |url: &str| match url.split_once("://") {
         Some((scheme, rest)) => match rest.rsplit_once('@') {
             Some((_, host)) => format!("{scheme}://***@{host}"),

@@ -16,6 +16,7 @@ use schemas::{LogId, Position, Subject};
 use serde::Deserialize;
 use tokio::sync::watch;
 
+use crate::connect::redact;
 use crate::follow::{self, Facts, OpenFeed, Source};
 use crate::options::Options;
 use crate::port::{
@@ -104,7 +105,7 @@ impl HttpLog {
 
 impl Inner {
     fn away(&self, why: &dyn std::fmt::Display) -> Failure {
-        Failure::Determinate(format!("the service at {}: {why}", self.url))
+        Failure::Determinate(format!("the service at {}: {why}", redact(&self.url)))
     }
 
     fn lost(&self, why: &reqwest::Error) -> Failure {
@@ -231,7 +232,7 @@ impl Source for Inner {
         Ok(OpenFeed {
             left: head.position.0.saturating_sub(after.0).min(1),
             facts: facts(head),
-            feed: Box::new(Lines::new(self.url.clone(), answer.bytes_stream().boxed())),
+            feed: Box::new(Lines::new(redact(&self.url), answer.bytes_stream().boxed())),
         })
     }
 
@@ -327,7 +328,7 @@ impl StatusBoard for HttpLog {
             .map_err(|_| {
                 Failure::Indeterminate(format!(
                     "the service at {}: no answer in time",
-                    self.inner.url
+                    redact(&self.inner.url)
                 ))
             })?
             .map_err(|why| self.inner.lost(&why))?;

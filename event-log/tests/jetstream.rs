@@ -396,3 +396,74 @@ async fn tails_of_20000_subjects_are_complete() {
     assert_eq!(tails.entries.len(), 20_000);
     assert_eq!(tails.up_to.position, last);
 }
+
+/// The permissions that the adapter's documentation names, for an agent: read the log, write only its own status.
+const USERS: &str = r#"
+authorization { users: [
+  { user: admin, password: secret }
+  { user: agent, password: secret, permissions: {
+      publish: [ "$JS.API.STREAM.INFO.ROUTER_POLICY", "$JS.API.STREAM.MSG.GET.ROUTER_POLICY",
+        "$JS.API.CONSUMER.CREATE.ROUTER_POLICY", "$JS.FC.>", "$JS.API.STREAM.INFO.KV_ROUTER_POLICY_STATUS",
+        "$KV.ROUTER_POLICY_STATUS.agent" ]
+      subscribe: [ "_INBOX.>" ] } } ] }
+"#;
+
+#[tokio::test]
+async fn an_agent_needs_no_more_than_the_documented_permissions() {
+    let options_of_server = ServerOptions {
+        configuration: USERS.to_owned(),
+        ..ServerOptions::default()
+    };
+    let server = NatsServer::start(NATS_NEWEST, &options_of_server).unwrap();
+    let at = |user: &str| {
+        server
+            .url()
+            .replace("nats://", &format!("nats://{user}:secret@"))
+    };
+    let admin = JetStreamLog::new(at("admin"), options(true));
+    let first = put(&admin, "m", Position::START, 1).await;
+    // The bucket is made by the first who may.
+    admin.board().watch().await.unwrap();
+
+    let short = Options {
+        call_timeout: Duration::from_millis(500),
+        ..options(false)
+    };
+    let agent = JetStreamLog::new(at("agent"), short);
+    assert_eq!(agent.head().await.unwrap().position, first);
+    assert_eq!(agent.tails().await.unwrap().entries.len(), 1);
+    assert_eq!(agent.at(first).await.unwrap().unwrap().bytes, note(1));
+    let mut records = follow_all(&agent).await;
+    assert_eq!(next(&mut records).await.unwrap(), first);
+    let status = |agent: &str| {
+        serde_json::from_value(serde_json::json!({
+            "agent": agent, "version": "0", "started_at": "2026-01-01T00:00:00.000Z",
+            "reported_at": "2026-01-01T00:00:00.000Z", "report": 1, "interval_ms": 1000,
+            "log": { "state": "following", "position": 0 }, "frontends": []
+        }))
+        .unwrap()
+    };
+    agent.board().report(&status("agent")).await.unwrap();
+    assert!(
+        agent.board().report(&status("other")).await.is_err(),
+        "another agent's status"
+    );
+    let written = agent.append(&subject("m"), first, note(2)).await;
+    assert!(written.is_err(), "an agent may not write: {written:?}");
+    assert_eq!(admin.head().await.unwrap().position, first);
+}
+
+#[tokio::test]
+async fn passwords_never_show() {
+    let mut server = server();
+    server.kill();
+    let urls = server.url().replace("nats://", "nats://user:hunter2@");
+    let log = JetStreamLog::new(urls, options(false));
+    let Err(Failure::Determinate(why)) = log.head().await else {
+        panic!("it was reached")
+    };
+    assert!(
+        why.contains("***@127.0.0.1") && !why.contains("hunter2"),
+        "{why}"
+    );
+}

@@ -3,6 +3,7 @@
 //! Owns: connecting, waiting for the link, requests to the JetStream API with retry while a cluster elects.
 //! Never does: interpret what a request was for.
 
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_nats::client::{Request, RequestErrorKind};
@@ -16,6 +17,7 @@ use tokio::sync::{OnceCell, watch};
 use tokio::time::Instant;
 
 use super::codes;
+use crate::connect::redact;
 use crate::options::Options;
 
 /// Why a request got no useful answer.
@@ -50,10 +52,15 @@ impl Refusal {
 
 /// The link to the broker.
 pub(super) struct Link {
+    /// With passwords, if any: never shown.
     urls: String,
+    /// Without.
+    shown: String,
     options: Options,
     client: OnceCell<Client>,
     connected: watch::Sender<bool>,
+    /// What the client or the server complained about last; empty while connected.
+    complaint: Arc<Mutex<String>>,
 }
 
 /// How often the state of the link is looked at while waiting for it. Bound on missing one of the client's events.
@@ -75,10 +82,12 @@ struct ApiError {
 impl Link {
     pub(super) fn new(urls: String, options: Options) -> Link {
         Link {
+            shown: redact(&urls),
             urls,
             options,
             client: OnceCell::new(),
             connected: watch::Sender::new(false),
+            complaint: Arc::default(),
         }
     }
 
@@ -94,7 +103,17 @@ impl Link {
     /// The client, connected; waits at most `patience`.
     pub(super) async fn client(&self, patience: Duration) -> Result<Client, Refusal> {
         let until = Instant::now() + patience;
-        let away = || Refusal::NotSent(format!("NATS at {} is not reachable", self.urls));
+        let away = || {
+            let complaint = self
+                .complaint
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
+            let reason = if complaint.is_empty() { "" } else { ": " };
+            let shown = &self.shown;
+            Refusal::NotSent(format!(
+                "NATS at {shown} is not reachable{reason}{complaint}"
+            ))
+        };
         let client = tokio::time::timeout_at(until, self.client.get_or_try_init(|| self.make()))
             .await
             .map_err(|_| away())??;
@@ -110,9 +129,10 @@ impl Link {
     }
 
     async fn make(&self) -> Result<Client, Refusal> {
-        let wrong = |why: String| Refusal::NotSent(format!("NATS at {}: {why}", self.urls));
+        let wrong = |why: String| Refusal::NotSent(format!("NATS at {}: {why}", self.shown));
         let connected = self.connected.clone();
-        let urls = self.urls.clone();
+        let urls = self.shown.clone();
+        let complaint = self.complaint.clone();
         let mut options = ConnectOptions::new()
             .name(&self.options.client_name)
             .retry_on_initial_connect()
@@ -124,8 +144,15 @@ impl Link {
             })
             .event_callback(move |event| {
                 let (connected, urls) = (connected.clone(), urls.clone());
+                note(&complaint, &event);
                 async move { told(&connected, &urls, &event) }
             });
+        // The client knows servers by host and port alone: what stands before the `@` must be said to it.
+        options = match login(&self.urls) {
+            Some((user, Some(password))) => options.user_and_password(user, password),
+            Some((token, None)) => options.token(token),
+            None => options,
+        };
         if let Some(path) = &self.options.credentials {
             options = options
                 .credentials_file(path)
@@ -166,7 +193,7 @@ impl Link {
                     Refusal::NotSent(why.to_string())
                 }
                 RequestErrorKind::TimedOut => {
-                    Refusal::Silent(format!("NATS at {} did not answer in time", self.urls))
+                    Refusal::Silent(format!("NATS at {} did not answer in time", self.shown))
                 }
                 RequestErrorKind::Other => Refusal::Silent(why.to_string()),
             }),
@@ -224,6 +251,48 @@ pub(super) fn parse<V: DeserializeOwned>(bytes: &[u8]) -> Result<V, Refusal> {
     }
 }
 
+/// User and password, or a token alone, of the first server that has them.
+fn login(urls: &str) -> Option<(String, Option<String>)> {
+    urls.split(',').find_map(|url| {
+        let (_, rest) = url.split_once("://")?;
+        let (login, _) = rest.rsplit_once('@')?;
+        Some(match login.split_once(':') {
+            Some((user, password)) => (unescape(user), Some(unescape(password))),
+            None => (unescape(login), None),
+        })
+    })
+}
+
+/// Undoes `%XX`; anything else stays.
+fn unescape(text: &str) -> String {
+    let mut out = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((first, tail)) = rest.split_first() {
+        let byte = tail
+            .get(..2)
+            .filter(|_| *first == b'%')
+            .and_then(|digits| std::str::from_utf8(digits).ok())
+            .and_then(|digits| u8::from_str_radix(digits, 16).ok());
+        out.push(byte.unwrap_or(*first));
+        rest = if byte.is_some() { &tail[2..] } else { tail };
+    }
+    String::from_utf8_lossy(&out).into_owned()
+}
+
+fn note(complaint: &Mutex<String>, event: &Event) {
+    let mut complaint = complaint.lock().unwrap_or_else(PoisonError::into_inner);
+    match event {
+        Event::Connected => complaint.clear(),
+        Event::ServerError(why) => *complaint = why.to_string(),
+        Event::ClientError(why) => *complaint = why.to_string(),
+        Event::Disconnected
+        | Event::LameDuckMode
+        | Event::Draining
+        | Event::Closed
+        | Event::SlowConsumer(_) => {}
+    }
+}
+
 /// Logged once per change of the link, however often the client tries.
 fn told(connected: &watch::Sender<bool>, urls: &str, event: &Event) {
     match event {
@@ -246,6 +315,30 @@ fn told(connected: &watch::Sender<bool>, urls: &str, event: &Event) {
         Event::ClientError(why) => tracing::debug!(urls, error = %why, "cannot connect to NATS"),
         Event::Draining | Event::Closed => {
             connected.send_replace(false);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn logins_are_taken_from_urls() {
+        for (urls, expected) in [
+            ("nats://a:1", None),
+            ("nats://u:p@a:1", Some(("u", Some("p")))),
+            (
+                "nats://a:1,nats://u:p%40%3a%@b:1",
+                Some(("u", Some("p@:%"))),
+            ),
+            ("tls://token@a", Some(("token", None))),
+        ] {
+            let found = login(urls);
+            let found = found
+                .as_ref()
+                .map(|(user, password)| (user.as_str(), password.as_deref()));
+            assert_eq!(found, expected, "{urls}");
         }
     }
 }

@@ -29,6 +29,8 @@ pub struct ServerOptions {
     pub sync_always: bool,
     /// Keep data here instead of in a folder that is removed with the server.
     pub store: Option<PathBuf>,
+    /// More lines of its configuration, for example users and their permissions.
+    pub configuration: String,
 }
 
 /// A running NATS server with JetStream.
@@ -169,8 +171,9 @@ impl NatsServer {
             "listen: 127.0.0.1:{port}\n\
              server_name: n{port}\n\
              jetstream {{ store_dir: {:?}\n {sync}\n max_memory_store: 256MB\n max_file_store: 4GB }}\n\
-             {cluster}\n",
-            folder.join("data").display().to_string()
+             {cluster}\n{}\n",
+            folder.join("data").display().to_string(),
+            options.configuration
         );
         fs::write(&config, text).map_err(no)?;
         Ok(NatsServer {
@@ -203,7 +206,28 @@ impl NatsServer {
     /// # Errors
     /// [`NoServer`] when the signal could not be sent.
     pub fn pause(&self) -> Result<(), NoServer> {
-        self.signal("-STOP")
+        self.signal("-STOP")?;
+        // The signal is only on its way when it was sent: each thread must have stopped.
+        for _ in 0..1_000 {
+            if self.stopped().map_err(no)? {
+                return Ok(());
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Err(no("the server does not stop"))
+    }
+
+    /// True when every thread of the process is stopped (Linux).
+    fn stopped(&self) -> std::io::Result<bool> {
+        let id = self.child.as_ref().map_or(0, Child::id);
+        for thread in fs::read_dir(format!("/proc/{id}/task"))? {
+            let stat = fs::read_to_string(thread?.path().join("stat"))?;
+            let state = stat.rsplit(')').next().unwrap_or_default();
+            if !state.trim_start().starts_with('T') {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// Lets it go on after [`NatsServer::pause`].
