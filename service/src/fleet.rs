@@ -227,7 +227,7 @@ mod tests {
             group: None,
             version: String::new(),
             started_at: Timestamp::from_unix_ms(started),
-            reported_at: Timestamp::from_unix_ms(at),
+            reported_at: Timestamp::from_unix_ms(started),
             report,
             interval_ms: 1_000,
             log: LogFollowing {

@@ -159,7 +159,7 @@ const TYPES: &str = "Failed to deserialize the JSON body into the target type";
 
 fn explain(why: &serde_path_to_error::Error<serde_json::Error>) -> Problem {
     let path = why.path().to_string();
-    let field = (path != "." && !path.is_empty()).then_some(path);
+    let field = (!matches!(path.as_str(), "" | "." | "?")).then_some(path);
     match why.inner().classify() {
         serde_json::error::Category::Data => {
             let text = match &field {

@@ -212,3 +212,167 @@ pub fn digest(snapshot: &Snapshot) -> Hash {
     let parts: Vec<&[u8]> = parts.iter().map(Vec::as_slice).collect();
     Hash::of(&parts)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::File;
+
+    use bytes::Bytes;
+    use proptest::prelude::*;
+    use schemas::decide::{Change, Command, Order, PolicyOrder, decide};
+    use schemas::event::Actor;
+    use schemas::{PolicyKind, Position, Scope, Timestamp};
+    use uuid::Uuid;
+
+    use crate::projection::store::Store;
+
+    /// What one record is to be.
+    #[derive(Debug, Clone, Copy)]
+    enum Kind {
+        /// Of one model.
+        Single(u8),
+        /// Of two models at once.
+        Set(u8, u8),
+        /// A custom parameter.
+        Registration(u8),
+        /// The record before, once more under another id: void.
+        Void,
+        /// Of a kind that nobody knows, on a model's subject.
+        Unknown(u8),
+        /// Not even JSON, on a subject that means nothing.
+        Noise,
+    }
+
+    fn any_kind() -> impl Strategy<Value = Kind> {
+        prop_oneof![
+            6 => (0u8..4).prop_map(Kind::Single),
+            3 => (0u8..4, 0u8..4).prop_map(|(one, other)| Kind::Set(one, other)),
+            1 => (0u8..3).prop_map(Kind::Registration),
+            2 => Just(Kind::Void),
+            1 => (0u8..4).prop_map(Kind::Unknown),
+            1 => Just(Kind::Noise),
+        ]
+    }
+
+    fn key(model: u8) -> PolicyKey {
+        PolicyKey {
+            kind: PolicyKind::WorkerSelection,
+            scope: Scope {
+                model: Some(format!("m{model}").parse().unwrap()),
+                ..Scope::default()
+            },
+        }
+    }
+
+    /// A log with such records, as far as they can be decided.
+    fn log(kinds: &[Kind]) -> Vec<Entry> {
+        let mut state = State::default();
+        let mut entries: Vec<Entry> = Vec::new();
+        for (n, kind) in kinds.iter().enumerate() {
+            let change = |models: &[u8]| {
+                let mut models = models.to_vec();
+                models.dedup();
+                let orders = models.iter().map(|model| PolicyOrder {
+                    policy: key(*model),
+                    expected: None,
+                    change: Change::Reset,
+                });
+                Order::ChangePolicies(orders.collect())
+            };
+            let order = match kind {
+                Kind::Single(model) => Some(change(&[*model])),
+                Kind::Set(one, other) => Some(change(&[*one, *other])),
+                Kind::Registration(name) => Some(Order::RegisterParameter {
+                    name: schemas::ParameterName::new(format!("p{name}")).unwrap(),
+                    schema: serde_json::json!({}),
+                    expected: None,
+                }),
+                Kind::Void | Kind::Unknown(_) | Kind::Noise => None,
+            };
+            let id = Uuid::from_u128(n as u128 + 1);
+            let (subject, bytes) = match (kind, order) {
+                (_, Some(order)) => {
+                    let command = Command {
+                        command_id: CommandId(id),
+                        actor: Actor {
+                            name: "a".parse().unwrap(),
+                            via: "b".parse().unwrap(),
+                        },
+                        at: Timestamp::from_unix_ms(n as u64),
+                        reason: None,
+                        force: false,
+                        fingerprint: Hash::ZERO,
+                        order,
+                    };
+                    match decide(&state, &command) {
+                        Ok(decision) => (decision.subject, decision.record.to_bytes()),
+                        Err(_) => continue,
+                    }
+                }
+                (Kind::Void, None) => match entries.last() {
+                    Some(last) => {
+                        let text = String::from_utf8_lossy(&last.bytes).into_owned();
+                        let before = Uuid::from_u128(n as u128).to_string();
+                        (
+                            last.subject.clone(),
+                            text.replace(&before, &id.to_string()).into_bytes(),
+                        )
+                    }
+                    None => continue,
+                },
+                (Kind::Unknown(model), None) => (
+                    key(*model).subject(),
+                    format!(r#"{{"id":"{id}","type":"new"}}"#).into_bytes(),
+                ),
+                (_, None) => (schemas::Subject::from_log("what"), b"\xff".to_vec()),
+            };
+            let entry = Entry {
+                // With gaps.
+                position: Position(n as u64 * 2 + 1),
+                subject,
+                bytes: Bytes::from(bytes),
+            };
+            let reading = migrations::read(&entry.subject, &entry.bytes);
+            state.evolve(entry.position, &entry.subject, &entry.bytes, &reading);
+            entries.push(entry);
+        }
+        entries
+    }
+
+    fn same(left: &Projected, right: &Projected) {
+        assert_eq!(left.state, right.state);
+        assert_eq!((left.hash, left.chain), (right.hash, right.chain));
+        assert_eq!(left.ids, right.ids);
+        assert_eq!(digest(&left.snapshot()), digest(&right.snapshot()));
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(48))]
+        #[test]
+        fn a_loaded_store_equals_the_fold_whatever_the_batches(
+            kinds in proptest::collection::vec(any_kind(), 0..24),
+            batch in 1usize..7,
+        ) {
+            let dir = tempfile::tempdir().unwrap();
+            let db = sled::Config::new().temporary(true).open().unwrap();
+            let lock = Arc::new(File::create(dir.path().join("lock")).unwrap());
+            let store = Store::new(db, lock);
+            let entries = log(&kinds);
+            let mut projected = Projected::default();
+            for chunk in entries.chunks(batch) {
+                let mut writes = Vec::new();
+                for entry in chunk {
+                    let reading = migrations::read(&entry.subject, &entry.bytes);
+                    writes.extend(project(&mut projected, entry, &reading).writes);
+                }
+                store.apply(writes).unwrap();
+                same(&store.load().unwrap(), &projected);
+            }
+            for entry in &entries {
+                let stored = store.record(entry.position).unwrap().unwrap();
+                prop_assert_eq!(&stored.bytes, &entry.bytes.to_vec());
+            }
+        }
+    }
+}

@@ -25,11 +25,13 @@ impl Writer {
         }
         let mut caught_up = false;
         for _ in 0..DECISIONS_MAX {
-            // Read before every decision: the command may have got into the log through another replica.
+            // SUBTLE: the snapshot before the store. The command may have got into the log through another replica; were it
+            // folded in between the two, it would look stale against its own record
+            // (`one_key_has_one_outcome_on_two_replicas`). The store always holds what a snapshot shows.
+            let snapshot = self.projection.snapshot();
             if let Some(first) = self.first_outcome(command).await? {
                 return self.outcome_of(command, &first, true);
             }
-            let snapshot = self.projection.snapshot();
             let decision = match decide(&snapshot.state, command) {
                 Ok(decision) => decision,
                 // This replica may be behind the one that the client has read from.
