@@ -2,6 +2,7 @@
 
 mod cli;
 
+use std::io::IsTerminal as _;
 use std::process::ExitCode;
 
 use clap::Parser as _;
@@ -16,6 +17,7 @@ fn main() -> ExitCode {
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
         .init();
     let outcome = match cli.command {
         Command::Run(run) => runtime().and_then(|runtime| runtime.block_on(follow(&run))),

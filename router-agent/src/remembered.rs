@@ -106,7 +106,8 @@ impl Remembered {
         self.put(key(b'r', frontend, &id.to_string()), None).await;
     }
 
-    /// Keeps the memory of a model's thresholds, also through a power cut: a frontend does not tell it again.
+    /// Keeps the memory of a model's thresholds; new startup values also through a power cut: a frontend does not tell
+    /// them again.
     pub async fn keep_thresholds(
         &self,
         frontend: &FrontendId,
@@ -114,12 +115,16 @@ impl Remembered {
         memory: &ThresholdMemory,
     ) {
         let key = key(b't', frontend, model.as_str());
-        let value = encode(memory);
+        let memory = memory.clone();
         let kept = self.blocking(move |store| {
+            let before: Option<ThresholdMemory> = decode(store.get(&key)?.as_deref());
             let mut batch = sled::Batch::default();
-            batch.insert(key, value);
+            batch.insert(key, encode(&memory));
             store.write(batch)?;
-            store.sync()
+            if before.is_none_or(|before| before.startup != memory.startup) {
+                store.sync()?;
+            }
+            Ok(())
         });
         kept.await;
     }

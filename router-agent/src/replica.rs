@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use event_log::{Entry, Failure, Foreign, LogReader, Seen, ambient, bootstrap};
+use event_log::{Entry, Failure, Foreign, Head, LogReader, Seen, ambient, bootstrap};
 use schemas::event::{Event, record_hash};
 use schemas::state::{Reading, State};
 use schemas::status::{LogFollowing, LogState};
@@ -46,6 +46,8 @@ const RETRY_MIN: Duration = Duration::from_millis(100);
 const RETRY_MAX: Duration = Duration::from_secs(5);
 /// Nothing new for this long: the copy is made to survive a power cut.
 const IDLE: Duration = Duration::from_millis(50);
+/// How often the log's head is asked for while following.
+const LOOK: Duration = Duration::from_secs(5);
 /// Bound: records written without that.
 const UNSYNCED_MAX: u32 = 1_000;
 /// Further behind than this many places (with or without records), starting from the tails is cheaper than catching up.
@@ -152,19 +154,42 @@ impl Replica {
         if self.state.position >= self.publish_from {
             self.publish(LogState::Following, None);
         }
+        let log = self.log.clone();
+        let mut probe = Box::pin(look(log.clone()));
         loop {
-            let entry = if self.unsynced == 0 {
-                records.next().await?
-            } else {
-                match tokio::time::timeout(IDLE, records.next()).await {
-                    Ok(entry) => entry?,
-                    Err(_) => {
-                        self.sync().await;
-                        continue;
-                    }
+            let idle = async {
+                if self.unsynced == 0 {
+                    std::future::pending::<()>().await;
                 }
+                tokio::time::sleep(IDLE).await;
             };
-            self.fold(cursor, entry).await;
+            tokio::select! {
+                entry = records.next() => self.fold(cursor, entry?).await,
+                () = idle => self.sync().await,
+                seen = &mut probe => {
+                    self.looked(seen)?;
+                    probe = Box::pin(look(log.clone()));
+                }
+            }
+        }
+    }
+
+    /// What looking for the log's head said. A subscription bridges an outage in silence for a while; the report does not.
+    fn looked(&self, seen: Result<Head, Failure>) -> Result<(), Failure> {
+        match seen {
+            Ok(head) => {
+                let behind = head.position > self.state.position;
+                let following = self.followed.borrow().log.state == LogState::Following;
+                if !following && !behind {
+                    self.publish(LogState::Following, None);
+                }
+                Ok(())
+            }
+            Err(Failure::Foreign(why)) => Err(Failure::Foreign(why)),
+            Err(failure @ (Failure::Determinate(_) | Failure::Indeterminate(_))) => {
+                self.lost(&failure);
+                Ok(())
+            }
         }
     }
 
@@ -289,12 +314,14 @@ impl Replica {
     }
 }
 
+/// Asks for the head after a while.
+async fn look(log: Arc<dyn LogReader>) -> Result<Head, Failure> {
+    tokio::time::sleep(LOOK).await;
+    log.head().await
+}
+
 /// Refuses a log that is not the one of the cursor.
-async fn recognise(
-    log: &dyn LogReader,
-    cursor: Cursor,
-    head: event_log::Head,
-) -> Result<(), Failure> {
+async fn recognise(log: &dyn LogReader, cursor: Cursor, head: Head) -> Result<(), Failure> {
     if head.log_id != cursor.log_id {
         return Err(Failure::Foreign(Foreign::OtherIdentity {
             known: cursor.log_id,

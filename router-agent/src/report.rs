@@ -200,7 +200,11 @@ impl RivalWatch {
         let started = Instant::now();
         let mut attempt = 0;
         loop {
-            if let Ok(mut reports) = board.watch().await {
+            let watched = tokio::select! {
+                () = stop.cancelled() => return,
+                watched = board.watch() => watched,
+            };
+            if let Ok(mut reports) = watched {
                 let mut tick = tokio::time::interval(Duration::from_secs(1));
                 loop {
                     tokio::select! {
