@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use event_log::jetstream::JetStreamLog;
 use event_log::memory::MemoryBoard;
@@ -89,4 +90,35 @@ async fn a_board_that_went_with_the_broker_is_made_again() {
     board.report(&status("a", 3)).await.unwrap();
     let mut reports = board.watch().await.unwrap();
     assert_eq!(reports.next().await.unwrap(), status("a", 3));
+}
+
+#[tokio::test]
+async fn regression_reports_go_on_after_a_restart() {
+    let mut server = NatsServer::start(NATS_NEWEST, &ServerOptions::default()).unwrap();
+    let watched = JetStreamLog::new(server.url(), Options::default()).board();
+    let reporting = JetStreamLog::new(server.url(), Options::default()).board();
+    reporting.report(&status("a", 1)).await.unwrap();
+    let mut reports = watched.watch().await.unwrap();
+    assert_eq!(reports.next().await.unwrap(), status("a", 1));
+    server.kill();
+    server.restart().unwrap();
+    // The bucket is made anew; a watch that went on waiting for the old one would never hear of this report.
+    reporting.report(&status("a", 2)).await.unwrap();
+    let ended = async {
+        loop {
+            // As a service does: the future is dropped and made again long before any time limit of it runs out.
+            let waiting = tokio::time::timeout(Duration::from_millis(100), reports.next());
+            match waiting.await {
+                Err(_) => {}
+                Ok(Err(_)) => return,
+                Ok(Ok(report)) if report == status("a", 2) => return,
+                Ok(Ok(report)) => assert_eq!(report, status("a", 1)),
+            }
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(15), ended)
+        .await
+        .expect("the watch ends or goes on, soon after the link was lost");
+    let mut reports = watched.watch().await.unwrap();
+    assert_eq!(reports.next().await.unwrap(), status("a", 2));
 }

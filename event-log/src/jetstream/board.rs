@@ -6,13 +6,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use async_nats::jetstream::kv::{Config, Operation, Store, Watch};
+use async_nats::jetstream::kv::{Config, Entry, Operation, Store, Watch};
 use async_nats::jetstream::stream::StorageType;
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures::StreamExt as _;
 use schemas::AgentId;
 use schemas::status::AgentStatus;
+use tokio::sync::watch;
+use tokio::time::Instant;
 
 use super::connection::Link;
 use crate::port::{Failure, Reports, StatusBoard};
@@ -83,28 +85,65 @@ impl StatusBoard for KvBoard {
     }
 
     async fn watch(&self) -> Result<Box<dyn Reports>, Failure> {
+        let mut link = self.link.watch();
         let bucket = self.bucket().await?;
+        let connected = *link.borrow_and_update();
         let watch = bucket.watch_with_history(">").await.map_err(|why| {
             Failure::Determinate(format!("the status bucket cannot be watched: {why}"))
         })?;
-        Ok(Box::new(KvReports { watch }))
+        Ok(Box::new(KvReports {
+            watch,
+            link,
+            connected,
+            silent_at: Instant::now() + SILENCE_MAX,
+        }))
     }
 }
 
 struct KvReports {
     watch: Watch,
+    link: watch::Receiver<bool>,
+    /// What the link was when it was looked at last.
+    connected: bool,
+    /// When silence has lasted too long. Kept here, not in the future of `next`: callers drop that all the time.
+    silent_at: Instant,
+}
+
+impl KvReports {
+    /// The watch's next entry, or why there will be none.
+    async fn entry(&mut self) -> Result<Entry, Failure> {
+        let lost = |why: &str| Failure::Determinate(format!("status reports stopped: {why}"));
+        loop {
+            tokio::select! {
+                // SUBTLE: a restarted broker has lost the bucket with its memory, and the watch waits for ever on one that
+                // was made anew. So the watch does not outlive the link (`regression_reports_go_on_after_a_restart`).
+                changed = self.link.changed() => {
+                    changed.map_err(|_| lost("the connection is closed"))?;
+                    let connected = *self.link.borrow_and_update();
+                    let first = !self.connected && connected;
+                    self.connected = connected;
+                    if !first {
+                        return Err(lost("the connection was lost in between"));
+                    }
+                }
+                entry = tokio::time::timeout_at(self.silent_at, self.watch.next()) => {
+                    let entry = entry
+                        .map_err(|_| lost("nothing came for a while"))?
+                        .ok_or_else(|| lost("the connection is closed"))?
+                        .map_err(|why| lost(&why.to_string()))?;
+                    self.silent_at = Instant::now() + SILENCE_MAX;
+                    return Ok(entry);
+                }
+            }
+        }
+    }
 }
 
 #[async_trait]
 impl Reports for KvReports {
     async fn next(&mut self) -> Result<AgentStatus, Failure> {
         loop {
-            let lost = |why: &str| Failure::Determinate(format!("status reports stopped: {why}"));
-            let entry = tokio::time::timeout(SILENCE_MAX, self.watch.next())
-                .await
-                .map_err(|_| lost("nothing came for a while"))?
-                .ok_or_else(|| lost("the connection is closed"))?
-                .map_err(|why| lost(&why.to_string()))?;
+            let entry = self.entry().await?;
             match entry.operation {
                 Operation::Put => {}
                 Operation::Delete | Operation::Purge => continue,

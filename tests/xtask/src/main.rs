@@ -1,2 +1,30 @@
-//! placeholder
-fn main() {}
+//! `cargo xtask NAME`: everything that a developer or CI runs. Only wires names to steps.
+
+mod arguments;
+mod steps;
+mod tally;
+mod tree;
+
+use std::process::ExitCode;
+
+use clap::Parser as _;
+
+use crate::arguments::{Arguments, Task};
+use crate::tally::Tally;
+
+fn main() -> ExitCode {
+    let mut tally = Tally::default();
+    match Arguments::parse().task {
+        Task::Test { ci, quick } => steps::test(&mut tally, ci, quick),
+        Task::Fmt => steps::fmt(&mut tally),
+        Task::Clippy => steps::clippy(&mut tally),
+        Task::Unit { ci } => steps::unit(&mut tally, ci),
+        Task::Tree => tally.step("tree", tree::prove),
+        Task::Deny => steps::deny(&mut tally),
+        Task::BadInput => steps::bad_input(&mut tally),
+        Task::Conformance { all } => steps::conformance(&mut tally, all),
+        Task::Dynamo { scenarios } => steps::dynamo(&mut tally, &scenarios),
+        Task::Bless => steps::bless(&mut tally),
+    }
+    tally.close()
+}

@@ -1,0 +1,55 @@
+//! The tasks and their help.
+
+use clap::{Parser, Subcommand};
+
+/// What a developer or CI runs.
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask")]
+pub struct Arguments {
+    /// The task.
+    #[command(subcommand)]
+    pub task: Task,
+}
+
+/// One task.
+#[derive(Debug, Subcommand)]
+pub enum Task {
+    /// Everything: format, lints, tests, proofs, bad input, conformance, real Dynamo.
+    Test {
+        /// As CI runs it: the nextest profile `ci`.
+        #[arg(long)]
+        ci: bool,
+        /// Leave out what needs a download or minutes: conformance with nats-server, and real Dynamo.
+        #[arg(long)]
+        quick: bool,
+    },
+    /// Check the format.
+    Fmt,
+    /// Clippy on everything, warnings are errors.
+    Clippy,
+    /// All tests of the workspace that need no Dynamo.
+    Unit {
+        /// With the nextest profile `ci`.
+        #[arg(long)]
+        ci: bool,
+    },
+    /// Prove with cargo tree what must not depend on what.
+    Tree,
+    /// Licences, sources and bans (cargo-deny, if it is installed).
+    Deny,
+    /// Send the table of bad requests to a real service.
+    BadInput,
+    /// The suite of the log against a real nats-server.
+    Conformance {
+        /// 2.10, 2.12 and 2.15, and a cluster of three.
+        #[arg(long)]
+        all: bool,
+    },
+    /// The scenarios with real Dynamo frontends, and the latency measurement.
+    Dynamo {
+        /// Only these (letters, or `latency`).
+        scenarios: Vec<String>,
+    },
+    /// Write all golden files anew.
+    Bless,
+}
