@@ -79,110 +79,116 @@ impl Drop for Dev {
     }
 }
 
+const MODEL: [&str; 2] = ["--model", "a/b c.*>é"];
+
+/// A command about [`MODEL`].
+fn of<'a>(arguments: &[&'a str]) -> Vec<&'a str> {
+    [arguments, &MODEL[..]].concat()
+}
+
 #[test]
 fn every_command_works_against_dev_and_a_restart_keeps_everything() {
     let folder = std::env::temp_dir().join(format!("router-policy-dev-{}", std::process::id()));
     let dev = Dev::start(&folder);
-    let model = ["--model", "a/b c.*>é"];
-    let with = |arguments: &[&'static str]| [arguments, &model].concat();
+    sets_say_what_they_saw(&dev);
+    refusals_have_their_exit_codes(&dev);
+    the_past_can_be_read_and_put_back(&dev);
+    everything_is_in_the_log(&dev);
+    let before = dev.json(&["get"]);
+    dev.stop("-INT");
+    let again = Dev::start(&folder);
+    assert_eq!(again.json(&["get"])["policies"], before["policies"]);
+    again.stop("-TERM");
+    std::fs::remove_dir_all(&folder).expect("removed");
+}
 
+/// Revisions 1 and 2.
+fn sets_say_what_they_saw(dev: &Dev) {
     assert_eq!(dev.json(&["get"])["policies"], serde_json::json!([]));
-    let set = dev.json(&with(&[
+    let set = dev.json(&of(&[
         "set",
         "router_temperature=0.3",
         "--reason",
         "spread",
     ]));
     assert_eq!(set["policies"][0]["revision"], 1, "{set}");
-    let (code, stdout, stderr) = dev.client(&with(&[
-        "set",
-        "router_temperature=0.5",
-        "prefill_load_scale=2",
-    ]));
+    let set = of(&["set", "router_temperature=0.5", "prefill_load_scale=2"]);
+    let (code, stdout, stderr) = dev.client(&set);
     assert_eq!(code, 0, "{stderr}");
     assert!(
         stderr.contains("revision 1") && stderr.contains("spread"),
-        "shows what it saw: {stderr}"
+        "what it saw: {stderr}"
     );
     assert!(stdout.contains("router_temperature = 0.5"), "{stdout}");
+}
 
-    let stale = dev.client(&with(&["set", "router_temperature=0.9", "--expect", "1"]));
+/// Revision 3.
+fn refusals_have_their_exit_codes(dev: &Dev) {
+    let late = of(&["set", "router_temperature=0.9", "--expect", "1"]);
+    let stale = dev.client(&late);
     assert_eq!(stale.0, 4, "{stale:?}");
-    assert!(
-        stale.2.contains("local") && stale.2.contains("--expect 2"),
-        "who and what to do: {stale:?}"
-    );
-    let stale = dev.client(&with(&[
-        "set",
-        "router_temperature=0.9",
-        "--expect",
-        "1",
-        "--json",
-    ]));
+    let said = stale.2.contains("local") && stale.2.contains("--expect 2");
+    assert!(said, "who, and what to do: {stale:?}");
+    let stale = dev.client(&[&late[..], &["--json"]].concat());
     let body: Value = serde_json::from_str(&stale.1).expect("JSON");
-    assert_eq!(
-        (stale.0, &body["code"], &body["current_revision"]),
-        (4, &"stale_revision".into(), &2.into())
-    );
-
-    for (bad, code) in [
-        ("router_temperature=-1", 3),
-        ("temperature=1", 3),
-        ("router_temperature=hot", 3),
+    let seen = (stale.0, &body["code"], &body["current_revision"]);
+    assert_eq!(seen, (4, &"stale_revision".into(), &2.into()));
+    for bad in [
+        "router_temperature=-1",
+        "temperature=1",
+        "router_temperature=hot",
     ] {
-        let refused = dev.client(&[&["set", bad], &model[..]].concat());
-        assert_eq!(refused.0, code, "{bad}: {refused:?}");
+        let refused = dev.client(&of(&["set", bad]));
+        assert_eq!(refused.0, 3, "{bad}: {refused:?}");
     }
-    let waited = dev.client(&with(&[
+    let waiting = of(&[
         "set",
         "router_temperature=0.6",
         "--wait",
         "--timeout",
         "200ms",
-    ]));
+    ]);
+    let waited = dev.client(&waiting);
     assert_eq!(waited.0, 5, "nobody has it: {waited:?}");
-    let waited = dev.client(&with(&["wait", "--timeout", "100ms"]));
+    let waited = dev.client(&of(&["wait", "--timeout", "100ms"]));
     assert_eq!(waited.0, 5, "{waited:?}");
+}
 
-    let history = dev.json(&with(&["history"]));
-    let revisions: Vec<&Value> = history["entries"]
-        .as_array()
-        .into_iter()
-        .flatten()
-        .map(|one| &one["revision"])
-        .collect();
+/// Revisions 4 and 5.
+fn the_past_can_be_read_and_put_back(dev: &Dev) {
+    let history = dev.json(&of(&["history"]));
+    let entries = history["entries"].as_array().expect("entries");
+    let revisions: Vec<&Value> = entries.iter().map(|one| &one["revision"]).collect();
     assert_eq!(revisions, [3, 2, 1], "{history}");
-    let diff = dev.json(&with(&["diff", "--from", "1", "--to", "2"]));
+    let diff = dev.json(&of(&["diff", "--from", "1", "--to", "2"]));
     assert_eq!(
         diff["parameters"]["router_temperature"]["to"], 0.5,
         "{diff}"
     );
-    let revert = dev.json(&with(&["revert", "--to", "1"]));
-    assert_eq!(
-        revert["policies"][0]["parameters"],
-        serde_json::json!({"router_temperature": 0.3}),
-        "{revert}"
-    );
+    let revert = dev.json(&of(&["revert", "--to", "1"]));
+    let wanted = serde_json::json!({"router_temperature": 0.3});
+    assert_eq!(revert["policies"][0]["parameters"], wanted, "{revert}");
     let id = revert["policies"][0]["id"]
         .as_str()
         .expect("an id")
         .to_owned();
     assert_eq!(dev.json(&["get", "--id", &id])["revision"], 4);
-
     let key = "0b5e1e0e-6f3c-4d55-9d3c-3f6a5a1c0009";
-    let reset = with(&["reset", "--expect", "4", "--idempotency-key", key]);
-    let first = dev.json(&reset);
-    let second = dev.json(&reset);
+    let reset = of(&["reset", "--expect", "4", "--idempotency-key", key]);
+    let (first, second) = (dev.json(&reset), dev.json(&reset));
     assert_eq!(
         first["position"], second["position"],
         "the same key is one change"
     );
-    let thresholds = dev.json(&with(&["set", "active_decode_blocks_threshold=0.8"]));
+}
+
+/// One change more, of another kind: six in all.
+fn everything_is_in_the_log(dev: &Dev) {
+    let thresholds = dev.json(&of(&["set", "active_decode_blocks_threshold=0.8"]));
     assert_eq!(
         thresholds["policies"][0]["kind"], "busy_threshold",
         "the name tells the kind"
     );
-
     let audit = dev.json(&["audit", "--oldest"]);
     assert_eq!(
         audit["entries"].as_array().map(Vec::len),
@@ -195,17 +201,10 @@ fn every_command_works_against_dev_and_a_restart_keeps_everything() {
         vec!["get"],
         vec!["audit"],
         vec!["status"],
-        with(&["history"]),
-        with(&["diff"]),
+        of(&["history"]),
+        of(&["diff"]),
         vec!["watch", "--after", "0", "--count", "1"],
     ] {
         assert!(!dev.ok(&people).is_empty(), "{people:?} shows something");
     }
-
-    let before = dev.json(&["get"]);
-    dev.stop("-INT");
-    let again = Dev::start(&folder);
-    assert_eq!(again.json(&["get"])["policies"], before["policies"]);
-    again.stop("-TERM");
-    std::fs::remove_dir_all(&folder).expect("removed");
 }

@@ -172,6 +172,7 @@ impl Stage {
         let options = ServerOptions {
             sync_always: true,
             store: Some(folder.join("nats")),
+            ..ServerOptions::default()
         };
         let nats = NatsServer::start(NATS_NEWEST, &options).expect("nats-server");
         let mut services = ["service0", "service1"]

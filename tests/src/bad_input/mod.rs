@@ -1,5 +1,6 @@
 //! Bad input: what the façade answers to it, and that none of it changes anything.
 
+mod routes;
 mod table;
 
 use reqwest::Method;

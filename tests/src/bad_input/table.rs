@@ -1,4 +1,4 @@
-//! The table itself. Status and order of checks follow Dynamo 1.7's frontends, where a frontend has the route.
+//! The table: bodies of `PATCH /router_policy`. Status and order of checks follow Dynamo 1.7's frontends.
 
 use reqwest::Method;
 use serde_json::json;
@@ -11,19 +11,17 @@ pub fn cases(target: &Target) -> Vec<Case> {
     let mut all = Vec::new();
     syntax(target, &mut all);
     shapes(target, &mut all);
+    empty_changes(target, &mut all);
     values(target, &mut all);
     revisions(target, &mut all);
     scopes(target, &mut all);
-    envelopes(target, &mut all);
-    thresholds(&mut all);
-    changes(target, &mut all);
-    paths(&mut all);
+    super::routes::add(target, &mut all);
     all
 }
 
 const JSON: &str = "application/json";
 
-fn case(
+pub(super) fn case(
     name: impl Into<String>,
     method: Method,
     path: &str,
@@ -43,7 +41,7 @@ fn case(
     }
 }
 
-fn patch(
+pub(super) fn patch(
     name: impl Into<String>,
     body: impl Into<Vec<u8>>,
     status: u16,
@@ -53,7 +51,7 @@ fn patch(
 }
 
 /// A PATCH whose `parameters` is exactly this text.
-fn with(target: &Target, parameters: &str) -> String {
+pub(super) fn with(target: &Target, parameters: &str) -> String {
     format!(
         r#"{{"router_id":"{}","expected_revision":{},"parameters":{parameters}}}"#,
         target.id, target.revision
@@ -184,6 +182,10 @@ fn shapes(target: &Target, all: &mut Vec<Case>) {
     ] {
         all.push(patch(name, body.to_string(), 422, "malformed_body"));
     }
+}
+
+fn empty_changes(target: &Target, all: &mut Vec<Case>) {
+    let (id, revision) = (&target.id, target.revision);
     for (name, body) in [
         (
             "no parameters",
@@ -349,253 +351,5 @@ fn scopes(target: &Target, all: &mut Vec<Case>) {
         body.to_string(),
         422,
         "malformed_body",
-    ));
-}
-
-fn envelopes(target: &Target, all: &mut Vec<Case>) {
-    let good = with(target, r#"{"router_temperature":0.5}"#);
-    let padded = |bytes: usize| format!("{good}{}", " ".repeat(bytes - good.len()));
-    all.push(patch(
-        "17 KiB body",
-        padded(17 * 1_024),
-        413,
-        "body_too_large",
-    ));
-    all.push(patch(
-        "one byte over 16 KiB",
-        padded(16 * 1_024 + 1),
-        413,
-        "body_too_large",
-    ));
-    all.push(patch("1 MiB body", padded(1 << 20), 413, "body_too_large"));
-    for (name, kind) in [
-        ("content type text/plain", "text/plain"),
-        ("content type form", "application/x-www-form-urlencoded"),
-        ("content type nonsense", "json"),
-    ] {
-        let mut one = patch(name, good.clone(), 415, "unsupported_media_type");
-        one.headers = vec![("content-type", kind.to_owned())];
-        all.push(one);
-    }
-    let mut one = patch(
-        "no content type",
-        good.clone(),
-        415,
-        "unsupported_media_type",
-    );
-    one.headers = Vec::new();
-    all.push(one);
-    let mut one = patch(
-        "an idempotency key that was used for another request",
-        good.clone(),
-        422,
-        "idempotency_key_reused",
-    );
-    one.headers
-        .push(("idempotency-key", target.used_key.clone()));
-    all.push(one);
-    let mut one = case(
-        "If-Match of another revision",
-        Method::PATCH,
-        &format!("/v1/policies/{}", target.id),
-        json!({"parameters": {"router_temperature": 0.5}}).to_string(),
-        412,
-        "precondition_failed",
-    );
-    one.headers
-        .push(("if-match", format!("\"{}\"", target.revision + 7)));
-    all.push(one);
-}
-
-fn thresholds(all: &mut Vec<Case>) {
-    let post = |name: &str, body: serde_json::Value, status, code| {
-        case(
-            name,
-            Method::POST,
-            "/busy_threshold",
-            body.to_string(),
-            status,
-            code,
-        )
-    };
-    all.push(post(
-        "threshold above 1",
-        json!({"model": "mock-model", "active_decode_blocks_threshold": 1.5}),
-        400,
-        "invalid_value",
-    ));
-    all.push(post(
-        "negative threshold",
-        json!({"model": "mock-model", "active_decode_blocks_threshold": -0.1}),
-        400,
-        "invalid_value",
-    ));
-    all.push(post(
-        "fractional tokens",
-        json!({"model": "mock-model", "active_prefill_tokens_threshold": 1.5}),
-        422,
-        "malformed_body",
-    ));
-    all.push(post(
-        "negative tokens",
-        json!({"model": "mock-model", "active_prefill_tokens_threshold": -1}),
-        422,
-        "malformed_body",
-    ));
-    all.push(post(
-        "threshold as text",
-        json!({"model": "mock-model", "active_decode_blocks_threshold": "0.5"}),
-        422,
-        "malformed_body",
-    ));
-    all.push(post(
-        "threshold without a model",
-        json!({"active_decode_blocks_threshold": 0.5}),
-        422,
-        "malformed_body",
-    ));
-    all.push(post(
-        "threshold of an unknown model",
-        json!({"model": "nobody serves this", "active_decode_blocks_threshold": 0.5}),
-        404,
-        "not_found",
-    ));
-    all.push(post(
-        "unknown threshold",
-        json!({"model": "mock-model", "busy": 0.5}),
-        422,
-        "malformed_body",
-    ));
-}
-
-fn changes(target: &Target, all: &mut Vec<Case>) {
-    let post = |name: &str, body: serde_json::Value, status, code| {
-        case(
-            name,
-            Method::POST,
-            "/v1/changes",
-            body.to_string(),
-            status,
-            code,
-        )
-    };
-    let one = json!({"kind": "worker_selection", "scope": {"model": "m"}, "parameters": {"router_temperature": 0.5}});
-    all.push(post(
-        "no changes",
-        json!({"changes": []}),
-        422,
-        "invalid_set",
-    ));
-    all.push(post("65 changes", json!({"changes": (0..65).map(|n| json!({"kind": "worker_selection", "scope": {"model": format!("m{n}")}, "reset": true})).collect::<Vec<_>>()}), 422, "invalid_set"));
-    all.push(post(
-        "one policy twice",
-        json!({"changes": [one, one]}),
-        422,
-        "invalid_set",
-    ));
-    all.push(post(
-        "unknown kind",
-        json!({"changes": [{"kind": "router", "scope": {}, "reset": true}]}),
-        422,
-        "malformed_body",
-    ));
-    all.push(post("a threshold of an endpoint", json!({"changes": [{"kind": "busy_threshold", "scope": {"endpoint": "a/b/c"}, "parameters": {"active_decode_blocks_threshold": 0.5}}]}), 422, "invalid_scope"));
-    all.push(post("a good change beside a bad one", json!({"changes": [one, {"kind": "worker_selection", "scope": {"model": "n"}, "parameters": {"router_temperature": -1}}]}), 422, "invalid_value"));
-    let positional = json!([null, false, [["worker_selection", {"model": "m"}, null, null, true]]]);
-    all.push(post("positional arrays", positional, 422, "malformed_body"));
-    let revert = format!("/v1/policies/{}/revert", target.id);
-    all.push(case(
-        "revert to a revision that is not there",
-        Method::POST,
-        &revert,
-        r#"{"to_revision":99}"#,
-        404,
-        "no_such_revision",
-    ));
-    all.push(case(
-        "a schema that is none",
-        Method::PUT,
-        "/v1/parameters/my_weight",
-        r#"{"schema":{"type":"numbre"}}"#,
-        422,
-        "invalid_schema",
-    ));
-}
-
-fn paths(all: &mut Vec<Case>) {
-    let get = |name: &str, path: &str, status, code| Case {
-        name: name.to_owned(),
-        method: Method::GET,
-        path: path.to_owned(),
-        headers: Vec::new(),
-        body: None,
-        status,
-        code,
-    };
-    all.push(get(
-        "unknown query key",
-        "/router_policy?models=m",
-        400,
-        "bad_query",
-    ));
-    all.push(get(
-        "repeated query key",
-        "/router_policy?model=a&model=b",
-        400,
-        "bad_query",
-    ));
-    all.push(get(
-        "a cursor of nobody's",
-        "/v1/audit?cursor=%00%ff",
-        400,
-        "bad_query",
-    ));
-    all.push(get("a limit of -1", "/v1/audit?limit=-1", 400, "bad_query"));
-    all.push(get(
-        "events after -1",
-        "/v1/events?after=-1&format=ndjson",
-        400,
-        "bad_query",
-    ));
-    all.push(get("unknown route", "/v2/policies", 404, "route_not_found"));
-    all.push(get(
-        "trailing slash",
-        "/router_policy/",
-        404,
-        "route_not_found",
-    ));
-    all.push(get(
-        "double slash",
-        "//router_policy",
-        404,
-        "route_not_found",
-    ));
-    all.push(get(
-        "another case",
-        "/ROUTER_POLICY",
-        404,
-        "route_not_found",
-    ));
-    all.push(get(
-        "an encoded letter",
-        "/%72outer_policy",
-        404,
-        "route_not_found",
-    ));
-    all.push(case(
-        "DELETE",
-        Method::DELETE,
-        "/router_policy",
-        "",
-        405,
-        "method_not_allowed",
-    ));
-    all.push(case(
-        "PUT",
-        Method::PUT,
-        "/router_policy",
-        "{}",
-        405,
-        "method_not_allowed",
     ));
 }
