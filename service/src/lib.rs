@@ -33,8 +33,10 @@ use fleet::Fleet;
 use http::{App, Parts};
 use metrics::Metrics;
 use projection::Projection;
+use projection::fold::Projected;
 use projection::follow::Follower;
 use projection::open::Opened;
+use projection::store::Store;
 use writer::Writer;
 
 /// Why a service does not start.
@@ -148,6 +150,25 @@ pub async fn start(config: Config, wiring: Wiring) -> Result<Running, StartError
         projected,
         rebuilt,
     } = opened;
+    let stop_patience = config.stop_patience;
+    let opened = (store, projected, rebuilt);
+    let (projection, tasks) = run(config, wiring, listener, opened);
+    tracing::info!(%address, "listening");
+    Ok(Running {
+        address,
+        projection,
+        tasks,
+        stop_patience,
+    })
+}
+
+/// Wires the parts and starts their tasks.
+fn run(
+    config: Config,
+    wiring: Wiring,
+    listener: TcpListener,
+    (store, projected, rebuilt): (Arc<Store>, Projected, Option<String>),
+) -> (Arc<Projection>, Tasks) {
     let metrics = Arc::new(Metrics::default());
     if let Some(why) = &rebuilt {
         metrics.store_rebuilds.inc();
@@ -197,16 +218,9 @@ pub async fn start(config: Config, wiring: Wiring) -> Result<Running, StartError
         stop: tasks.stopping(),
         config: config.clone(),
     });
-    let stop_patience = config.stop_patience;
     let serve = http::server::serve(listener, http::router(&app), config, metrics, tasks.clone());
     tasks.start("http", serve);
-    tracing::info!(%address, "listening");
-    Ok(Running {
-        address,
-        projection,
-        tasks,
-        stop_patience,
-    })
+    (projection, tasks)
 }
 
 /// Makes a data folder forget the log that it knows, so that the next start follows the one that it finds. The local store

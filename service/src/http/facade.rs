@@ -4,6 +4,7 @@
 //!
 //! Different on purpose, besides strictness of bodies (see [`super::body`]):
 //! - ids are fleet-wide and stable; a policy without live routers keeps its id and can be changed;
+//! - a query on a PATCH must be `wait` and `timeout_ms` (a frontend ignores any): a misspelled wait must not pass for one;
 //! - `scope` may stand for `router_id`; `reason` and `force` may be given;
 //! - values outside the ranges of a frontend's startup, or that can break requests, are refused (a live frontend takes
 //!   them); cache weights for a router without cache inputs are taken, and shown as refused by that replica.

@@ -58,6 +58,22 @@ pub fn document(with_facade: bool) -> Value {
 }
 
 fn describe(operation: &Operation, generator: &mut SchemaGenerator, error: &Schema) -> Value {
+    let mut described = json!({
+        "summary": operation.summary,
+        "operationId": operation_id(operation),
+        "parameters": parameters(operation),
+        "responses": responses(operation, generator, error),
+    });
+    if let Some(request) = operation.request {
+        described["requestBody"] = json!({
+            "required": true,
+            "content": { "application/json": { "schema": request(generator) } }
+        });
+    }
+    described
+}
+
+fn parameters(operation: &Operation) -> Vec<Value> {
     let mut parameters: Vec<Value> = operation
         .path
         .split('/')
@@ -86,54 +102,37 @@ fn describe(operation: &Operation, generator: &mut SchemaGenerator, error: &Sche
             "The revision (ETag) that the change was written against",
         ));
     }
-    let mut responses = Map::new();
-    let content = |generator: &mut SchemaGenerator, shape: Shape, also: &[&str]| {
-        let mut content = Map::new();
-        content.insert(
-            "application/json".to_owned(),
-            json!({ "schema": shape(generator) }),
-        );
-        for kind in also {
-            content.insert(
-                (*kind).to_owned(),
-                json!({ "schema": { "type": "string" } }),
-            );
-        }
-        Value::Object(content)
+    parameters
+}
+
+fn responses(
+    operation: &Operation,
+    generator: &mut SchemaGenerator,
+    error: &Schema,
+) -> Map<String, Value> {
+    let (shape, others): (Option<Shape>, &[&str]) = match operation.answer {
+        Answer::Json(shape) => (Some(shape), &[]),
+        Answer::Either(shape, others) => (Some(shape), others),
+        Answer::Only(kinds) => (None, kinds),
+        Answer::Nothing => (None, &[]),
     };
-    match &operation.answer {
-        Answer::Json(shape) => {
-            let content = content(generator, *shape, &[]);
-            responses.insert(
-                "200".into(),
-                json!({ "description": "OK", "content": content }),
-            );
-        }
-        Answer::Either(shape, also) => {
-            let content = content(generator, *shape, also);
-            responses.insert(
-                "200".into(),
-                json!({ "description": "OK", "content": content }),
-            );
-        }
-        Answer::Only(kinds) => {
-            let content: Map<String, Value> = kinds
-                .iter()
-                .map(|kind| {
-                    (
-                        (*kind).to_owned(),
-                        json!({ "schema": { "type": "string" } }),
-                    )
-                })
-                .collect();
-            responses.insert(
-                "200".into(),
-                json!({ "description": "OK", "content": content }),
-            );
-        }
-        Answer::Nothing => {
-            responses.insert("204".into(), json!({ "description": "Taken" }));
-        }
+    let text = |kind: &&str| {
+        (
+            (*kind).to_owned(),
+            json!({ "schema": { "type": "string" } }),
+        )
+    };
+    let mut content: Map<String, Value> = others.iter().map(text).collect();
+    if let Some(shape) = shape {
+        let schema = json!({ "schema": shape(generator) });
+        content.insert("application/json".to_owned(), schema);
+    }
+    let mut responses = Map::new();
+    if content.is_empty() {
+        responses.insert("204".into(), json!({ "description": "Taken" }));
+    } else {
+        let success = json!({ "description": "OK", "content": content });
+        responses.insert("200".into(), success);
     }
     for status in operation.errors {
         responses.insert(
@@ -144,19 +143,7 @@ fn describe(operation: &Operation, generator: &mut SchemaGenerator, error: &Sche
             }),
         );
     }
-    let mut described = json!({
-        "summary": operation.summary,
-        "operationId": operation_id(operation),
-        "parameters": parameters,
-        "responses": responses,
-    });
-    if let Some(request) = operation.request {
-        described["requestBody"] = json!({
-            "required": true,
-            "content": { "application/json": { "schema": request(generator) } }
-        });
-    }
-    described
+    responses
 }
 
 fn header(name: &str, meaning: &str) -> Value {

@@ -62,22 +62,7 @@ pub async fn set(
         }));
     }
     let snapshot = app.projection.snapshot();
-    let checked = parameter::check(
-        PolicyKind::BusyThreshold,
-        &patch,
-        &CustomParameters::new(),
-        false,
-    );
-    if let Err(rejection) = checked {
-        let mut problem = Problem::rejected(&rejection);
-        problem.status = StatusCode::BAD_REQUEST;
-        problem.body.error = rejection.to_string();
-        problem.body.field = problem
-            .body
-            .field
-            .map(|field| field.trim_start_matches("parameters.").to_owned());
-        return Err(problem);
-    }
+    check(&patch)?;
     let model = model
         .ok()
         .filter(|model| views::known_models(&snapshot, &app.fleet.agents()).contains(model))
@@ -107,6 +92,27 @@ pub async fn set(
         command_id: Some(written.command_id),
         convergence,
     }))
+}
+
+/// Out of range is 400 here, as on a frontend.
+fn check(patch: &Patch) -> Result<(), Problem> {
+    let checked = parameter::check(
+        PolicyKind::BusyThreshold,
+        patch,
+        &CustomParameters::new(),
+        false,
+    );
+    if let Err(rejection) = checked {
+        let mut problem = Problem::rejected(&rejection);
+        problem.status = StatusCode::BAD_REQUEST;
+        problem.body.error = rejection.to_string();
+        problem.body.field = problem
+            .body
+            .field
+            .map(|field| field.trim_start_matches("parameters.").to_owned());
+        return Err(problem);
+    }
+    Ok(())
 }
 
 fn patch_of(request: &ThresholdRequest) -> Result<Patch, Problem> {

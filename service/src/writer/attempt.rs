@@ -8,7 +8,7 @@ use event_log::CommitError;
 use schemas::api::LogCondition;
 use schemas::decide::{Command, decide};
 use schemas::state::Verdict;
-use schemas::{PolicyKey, Rejection};
+use schemas::{PolicyKey, Position, Rejection};
 use tokio::time::Instant;
 
 use super::{Newer, Outcome, WriteError, Writer, Written, policies_of};
@@ -56,29 +56,7 @@ impl Writer {
             )
             .await;
             match committed {
-                Ok(committed) => {
-                    if !self.projection.wait_for(committed.position, deadline).await {
-                        let why = format!(
-                            "it is in the log at position {}, but this service is behind",
-                            committed.position
-                        );
-                        return Err(WriteError::Unknown(why));
-                    }
-                    let first = self
-                        .first_outcome(command)
-                        .await
-                        .map_err(|why| WriteError::Unknown(why.to_string()))?;
-                    return match first {
-                        Some(first) => {
-                            let repeated = first.position != committed.position;
-                            self.outcome_of(command, &first, repeated)
-                        }
-                        // Cannot happen: the store holds what the projection has reached.
-                        None => Err(WriteError::Unknown(
-                            "its record was not found in the local store".to_owned(),
-                        )),
-                    };
-                }
+                Ok(committed) => return self.verdict(command, committed.position, deadline).await,
                 Err(CommitError::Conflict { .. }) => {
                     self.catch_up(deadline).await?;
                     caught_up = true;
@@ -95,6 +73,26 @@ impl Writer {
             newer: self.newest(command),
             position: None,
         })
+    }
+
+    /// What became of the command, which has a record at `position`. From here on it is never "not applied".
+    async fn verdict(&self, command: &Command, position: Position, deadline: Instant) -> Outcome {
+        if !self.projection.wait_for(position, deadline).await {
+            let why =
+                format!("it is in the log at position {position}, but this service is behind");
+            return Err(WriteError::Unknown(why));
+        }
+        let first = self
+            .first_outcome(command)
+            .await
+            .map_err(|why| WriteError::Unknown(why.to_string()))?;
+        match first {
+            Some(first) => self.outcome_of(command, &first, first.position != position),
+            // Cannot happen: the store holds what the projection has reached.
+            None => Err(WriteError::Unknown(
+                "its record was not found in the local store".to_owned(),
+            )),
+        }
     }
 
     fn foreign(&self) -> Option<String> {
@@ -201,7 +199,7 @@ fn newer(snapshot: &Snapshot, rejection: &Rejection) -> Option<Newer> {
             revision: *current,
             actor: None,
             at: None,
-            position: schemas::Position::START,
+            position: Position::START,
         })),
         Rejection::StaleRegistry { current, .. } => Some(Newer {
             revision: *current,

@@ -31,6 +31,8 @@ async fn read(response: reqwest::Response, enough: usize) -> Vec<(u64, Value)> {
             }
         }
     }
+    // What came in the same packet after the last one wanted is lost, as when a connection breaks.
+    seen.truncate(enough);
     seen
 }
 
@@ -49,7 +51,7 @@ async fn exactly_once_over_a_hundred_reconnects_while_events_flow() {
         while (all.len() as u64) < EVENTS {
             // The client drops the connection after a few lines, in the middle of what comes.
             let missing = usize::try_from(EVENTS).unwrap() - all.len();
-            let enough = missing.min(1 + (reconnects * 7) % 9);
+            let enough = missing.min(1 + (reconnects * 7) % 8);
             let last = all.last().copied().unwrap_or(0);
             let sse = reconnects % 2 == 0;
             let request = if sse {

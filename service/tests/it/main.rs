@@ -6,6 +6,7 @@
 )]
 
 mod audit;
+mod chaos;
 mod convergence;
 mod documents;
 mod events;
