@@ -50,15 +50,7 @@ pub fn binary(name: &str) -> PathBuf {
         }
         let mut cargo = Command::new(std::env::var("CARGO").unwrap_or_else(|_| "cargo".into()));
         cargo
-            .args([
-                "build",
-                "--quiet",
-                "-p",
-                "cli",
-                "-p",
-                "router-agent",
-                "--bins",
-            ])
+            .args(["build", "--quiet", "--workspace", "--all-targets"])
             .arg("--target-dir")
             .arg(target())
             .current_dir(workspace());

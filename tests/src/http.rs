@@ -46,14 +46,23 @@ pub struct Http {
 }
 
 impl Http {
-    /// A server at a base URL, asked with this time limit per request.
-    ///
-    /// # Panics
-    /// When the client cannot be built.
+    /// A server at a base URL, asked with this time limit per request, each over a connection of its own: what one request
+    /// does to its connection (a refused body ends it) is not the next one's problem.
     #[must_use]
     pub fn new(base: impl Into<String>, limit: Duration) -> Http {
+        Http::with_idle(base, limit, 0)
+    }
+
+    /// The same with connections that are kept, for measuring.
+    #[must_use]
+    pub fn kept(base: impl Into<String>, limit: Duration) -> Http {
+        Http::with_idle(base, limit, 4)
+    }
+
+    fn with_idle(base: impl Into<String>, limit: Duration, idle: usize) -> Http {
         let client = Client::builder()
             .timeout(limit)
+            .pool_max_idle_per_host(idle)
             .no_proxy()
             .build()
             .expect("an HTTP client");

@@ -29,7 +29,12 @@ fn envelopes(target: &Target, all: &mut Vec<Case>) {
         413,
         "body_too_large",
     ));
-    all.push(patch("1 MiB body", padded(1 << 20), 413, "body_too_large"));
+    all.push(patch(
+        "64 KiB body",
+        padded(64 << 10),
+        413,
+        "body_too_large",
+    ));
     for (name, kind) in [
         ("content type text/plain", "text/plain"),
         ("content type form", "application/x-www-form-urlencoded"),

@@ -133,7 +133,7 @@ impl Domain {
             name: name.to_owned(),
             port,
             process: None,
-            http: Http::new(format!("http://127.0.0.1:{port}"), Duration::from_secs(5)),
+            http: Http::kept(format!("http://127.0.0.1:{port}"), Duration::from_secs(5)),
         }
     }
 

@@ -13,6 +13,11 @@ const CHANGES: usize = 50;
 /// Measures and describes: from the acknowledgement until the last of the three frontends lists the new value.
 pub async fn measure(stage: &Stage) -> String {
     let mut took: Vec<Duration> = Vec::with_capacity(CHANGES);
+    // The fleet has settled when one change has converged: agents that were just restarted follow the log by then.
+    let settled = stage
+        .change(0, MODEL, json!({"router_temperature": 0.0}))
+        .await;
+    super::everyday::converged(&settled, stage.frontends.len());
     let entry = stage.entry(0, MODEL).await;
     let mut revision = entry["configuration"]["revision"]
         .as_u64()

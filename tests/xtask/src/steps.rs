@@ -123,25 +123,12 @@ pub fn dynamo(tally: &mut Tally, scenarios: &[String]) {
 /// The log's suite against real servers.
 pub fn conformance(tally: &mut Tally, all: bool) {
     tally.step("conformance", || {
+        // The whole workspace is named so that nothing is built anew for other features.
         let mut command = if has("nextest") {
-            cargo_with(&[
-                "nextest",
-                "run",
-                "--locked",
-                "-p",
-                "event-log",
-                "--test",
-                "conformance",
-            ])
+            let filter = "package(event-log) & binary(conformance)";
+            cargo_with(&["nextest", "run", "--workspace", "--locked", "-E", filter])
         } else {
-            cargo_with(&[
-                "test",
-                "--locked",
-                "-p",
-                "event-log",
-                "--test",
-                "conformance",
-            ])
+            cargo_with(&["test", "--workspace", "--locked", "--test", "conformance"])
         };
         if all {
             command.env("CONFORMANCE", "all");
@@ -158,9 +145,16 @@ pub fn bless(tally: &mut Tally) {
     });
 }
 
+/// Everything, as the tests need it: one build serves every step.
 fn build() -> bool {
-    let command = &mut cargo_with(&["build", "--workspace", "--bins", "--locked", "--quiet"]);
-    run(command).failed == 0
+    let arguments = [
+        "build",
+        "--workspace",
+        "--all-targets",
+        "--locked",
+        "--quiet",
+    ];
+    run(&mut cargo_with(&arguments)).failed == 0
 }
 
 /// One of the programs of the tests crate, with all binaries built.
