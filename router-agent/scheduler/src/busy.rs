@@ -62,7 +62,9 @@ impl Thresholds {
     /// [`BadThreshold`].
     pub fn check(&self) -> Result<(), BadThreshold> {
         match self.active_decode_blocks_threshold {
-            Some(value) if !(0.0..=1.0).contains(&value) => return Err(BadThreshold::Decode(value)),
+            Some(value) if !(0.0..=1.0).contains(&value) => {
+                return Err(BadThreshold::Decode(value));
+            }
             Some(_) | None => {}
         }
         match self.active_prefill_tokens_threshold_frac {
@@ -277,13 +279,17 @@ impl Rank {
         self.active_over
             || self.used_over
             || thresholds.active_prefill_tokens_threshold.is_some_and(past)
-            || thresholds.active_prefill_tokens_threshold_frac.is_some_and(past_share)
+            || thresholds
+                .active_prefill_tokens_threshold_frac
+                .is_some_and(past_share)
     }
 }
 
 impl Worker {
     fn judge(&mut self, thresholds: &Thresholds) {
-        let batch = self.max_num_batched_tokens.unwrap_or(BATCHED_TOKENS_UNKNOWN);
+        let batch = self
+            .max_num_batched_tokens
+            .unwrap_or(BATCHED_TOKENS_UNKNOWN);
         let busy = |rank: &Rank| rank.is_busy(thresholds, batch);
         self.busy = !self.ranks.is_empty() && self.ranks.values().all(busy);
     }
@@ -347,7 +353,8 @@ impl Models {
         for set in self.sets(model) {
             set.set(some);
         }
-        self.read(model).ok_or_else(|| UnknownModel(model.to_owned()))
+        self.read(model)
+            .ok_or_else(|| UnknownModel(model.to_owned()))
     }
 
     /// Every discovered model with its thresholds, by name.
@@ -364,10 +371,13 @@ impl Models {
     /// # Errors
     /// [`Overloaded`].
     pub fn gate(&self, model: &str) -> Result<(), Overloaded> {
-        let counts = self.sets(model).iter().map(|set| set.count()).fold(
-            (0, 0),
-            |(workers, busy), (more, more_busy)| (workers + more, busy + more_busy),
-        );
+        let counts = self
+            .sets(model)
+            .iter()
+            .map(|set| set.count())
+            .fold((0, 0), |(workers, busy), (more, more_busy)| {
+                (workers + more, busy + more_busy)
+            });
         match counts {
             (0, _) => Ok(()),
             (workers, busy) if workers == busy => Err(Overloaded(model.to_owned())),
@@ -428,10 +438,38 @@ mod tests {
             (busy_by_decode(), decode(Some(50), None), false),
             (busy_by_decode(), decode(Some(51), None), true),
             (busy_by_decode(), decode(None, Some(51)), true),
-            (Thresholds { active_prefill_tokens_threshold: Some(0), ..Thresholds::default() }, prefill(1, 0, 0), false),
-            (Thresholds { active_prefill_tokens_threshold: Some(0), ..Thresholds::default() }, prefill(1, 0, 1), true),
-            (Thresholds { active_prefill_tokens_threshold_frac: Some(0.5), ..Thresholds::default() }, prefill(1, 0, 500), false),
-            (Thresholds { active_prefill_tokens_threshold_frac: Some(0.5), ..Thresholds::default() }, prefill(1, 0, 501), true),
+            (
+                Thresholds {
+                    active_prefill_tokens_threshold: Some(0),
+                    ..Thresholds::default()
+                },
+                prefill(1, 0, 0),
+                false,
+            ),
+            (
+                Thresholds {
+                    active_prefill_tokens_threshold: Some(0),
+                    ..Thresholds::default()
+                },
+                prefill(1, 0, 1),
+                true,
+            ),
+            (
+                Thresholds {
+                    active_prefill_tokens_threshold_frac: Some(0.5),
+                    ..Thresholds::default()
+                },
+                prefill(1, 0, 500),
+                false,
+            ),
+            (
+                Thresholds {
+                    active_prefill_tokens_threshold_frac: Some(0.5),
+                    ..Thresholds::default()
+                },
+                prefill(1, 0, 501),
+                true,
+            ),
             (Thresholds::default(), prefill(1, 0, u64::MAX), false),
         ];
         for (thresholds, load, busy) in cases {
@@ -486,7 +524,10 @@ mod tests {
             assert_eq!(models.gate("m").is_err(), refused, "step {at}");
         }
         drop(second);
-        assert!(models.gate("m").is_ok(), "a set that is gone judges no longer");
+        assert!(
+            models.gate("m").is_ok(),
+            "a set that is gone judges no longer"
+        );
     }
 
     #[test]
@@ -501,7 +542,10 @@ mod tests {
         assert!(models.gate("m").is_ok());
         set.observe(&prefill(1, 0, 5));
         assert_eq!(models.gate("m"), Err(Overloaded("m".to_owned())));
-        assert_eq!(models.set("nope", &some), Err(UnknownModel("nope".to_owned())));
+        assert_eq!(
+            models.set("nope", &some),
+            Err(UnknownModel("nope".to_owned()))
+        );
     }
 
     #[test]

@@ -11,8 +11,8 @@ use schemas::Revision;
 use tokio::sync::{oneshot, watch};
 
 use crate::dynamo::{
-    KvSchedulerError, LocalScheduler, OverlapScoresRefresh, ScheduleMode, SequencePublisher, WorkerConfigLike,
-    WorkerId, plain_request,
+    KvSchedulerError, LocalScheduler, OverlapScoresRefresh, ScheduleMode, SequencePublisher,
+    WorkerConfigLike, WorkerId, plain_request,
 };
 use crate::live::{Answer, LiveSelector, Shared, View};
 use crate::parameters::{Change, Configuration, Invalid, Parameters};
@@ -148,7 +148,9 @@ where
 
     fn ranks(&self) -> usize {
         let workers = self.workers.borrow();
-        let sizes = workers.values().map(|worker| worker.data_parallel_size() as usize);
+        let sizes = workers
+            .values()
+            .map(|worker| worker.data_parallel_size() as usize);
         sizes.sum()
     }
 }
@@ -182,10 +184,7 @@ impl Control {
     ///
     /// # Errors
     /// [`ReadError`].
-    pub async fn read(
-        &self,
-        patience: Duration,
-    ) -> Result<Option<Arc<Configuration>>, ReadError> {
+    pub async fn read(&self, patience: Duration) -> Result<Option<Arc<Configuration>>, ReadError> {
         match self.deliver(None, patience).await {
             Ok(Ok(view)) => Ok(view),
             // SUBTLE: only offers are answered with a conflict (`model_swap`).
@@ -252,7 +251,9 @@ impl Control {
             .parameters
             .changed(builder.parameters(), change)
             .map_err(UpdateError::Invalid)?;
-        let replacement = self.fitting(builder.build(&parameters)).map_err(UpdateError::Invalid)?;
+        let replacement = self
+            .fitting(builder.build(&parameters))
+            .map_err(UpdateError::Invalid)?;
         if builder.warms() {
             warm(&replacement.policy, self.bell.ranks());
         }
@@ -291,7 +292,11 @@ impl Control {
         let mut answer = answer;
         let heard = tokio::time::timeout(patience, async {
             // When the bell was answered the selector has had its turn, and so has the letter.
-            if self.bell.ring().await { (&mut answer).await.ok() } else { None }
+            if self.bell.ring().await {
+                (&mut answer).await.ok()
+            } else {
+                None
+            }
         })
         .await;
         match heard {
@@ -308,6 +313,8 @@ impl Control {
 impl std::fmt::Debug for Control {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let view: Option<Parameters> = self.shared.post.view().map(|view| view.parameters.clone());
-        f.debug_struct("Control").field("parameters", &view).finish_non_exhaustive()
+        f.debug_struct("Control")
+            .field("parameters", &view)
+            .finish_non_exhaustive()
     }
 }

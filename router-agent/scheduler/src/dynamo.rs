@@ -86,7 +86,10 @@ where
         .borrow()
         .iter()
         .map(|(id, config)| {
-            let ranks = (config.data_parallel_start_rank(), config.data_parallel_size());
+            let ranks = (
+                config.data_parallel_start_rank(),
+                config.data_parallel_size(),
+            );
             (*id, ranks)
         })
         .collect();

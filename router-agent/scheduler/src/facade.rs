@@ -114,6 +114,11 @@ struct Entry<'a> {
     configuration: Option<&'a Configuration>,
 }
 
+#[derive(Serialize)]
+struct Listing<'a> {
+    routers: Vec<Entry<'a>>,
+}
+
 impl<'a> Entry<'a> {
     fn new(router: &'a registry::Router, configuration: Option<&'a Configuration>) -> Entry<'a> {
         Entry {
@@ -138,17 +143,22 @@ async fn list(
     };
     let routers = frontend.routers.list(query.model.as_deref());
     // All at once: a stalled scheduler costs its own patience, and only itself a place on the list.
-    let read = routers.iter().map(|router| router.control.read(frontend.patience));
+    let read = routers
+        .iter()
+        .map(|router| router.control.read(frontend.patience));
     let read = join_all(read).await;
-    let answered = routers.iter().zip(&read).filter_map(|(router, read)| match read {
-        Ok(configuration) => Some(Entry::new(router, configuration.as_deref())),
-        Err(why) => {
-            tracing::warn!(router = %router.id, error = %why, "left out of the listing");
-            None
-        }
-    });
-    let answered: Vec<Entry<'_>> = answered.collect();
-    Json(json!({ "routers": answered })).into_response()
+    let answered = routers
+        .iter()
+        .zip(&read)
+        .filter_map(|(router, read)| match read {
+            Ok(configuration) => Some(Entry::new(router, configuration.as_deref())),
+            Err(why) => {
+                tracing::warn!(router = %router.id, error = %why, "left out of the listing");
+                None
+            }
+        });
+    let routers = answered.collect();
+    Json(Listing { routers }).into_response()
 }
 
 #[derive(Deserialize)]
@@ -178,7 +188,11 @@ async fn change(
         return refused(&UpdateError::Retired);
     };
     let expected = Revision(body.expected_revision);
-    match router.control.update(expected, &change, frontend.patience).await {
+    match router
+        .control
+        .update(expected, &change, frontend.patience)
+        .await
+    {
         Ok(configuration) => Json(Entry::new(&router, Some(&configuration))).into_response(),
         Err(why) => refused(&why),
     }
@@ -211,10 +225,15 @@ struct Busy {
     thresholds: Thresholds,
 }
 
+#[derive(Serialize)]
+struct BusyListing {
+    thresholds: Vec<Busy>,
+}
+
 async fn busy_list(State(frontend): State<Frontend>) -> Response {
     let entry = |(model, thresholds)| Busy { model, thresholds };
-    let thresholds: Vec<Busy> = frontend.models.list().into_iter().map(entry).collect();
-    Json(json!({ "thresholds": thresholds })).into_response()
+    let thresholds = frontend.models.list().into_iter().map(entry).collect();
+    Json(BusyListing { thresholds }).into_response()
 }
 
 async fn busy_set(

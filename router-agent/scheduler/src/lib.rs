@@ -26,6 +26,7 @@ pub mod builtin;
 pub mod busy;
 mod control;
 pub mod dynamo;
+#[cfg(feature = "facade")]
 pub mod facade;
 mod live;
 pub mod overlap_floor;

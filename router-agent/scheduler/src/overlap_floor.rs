@@ -94,9 +94,9 @@ impl WorkerFilter for Floor {
         _: &WorkerSelectionContext<'_>,
         candidate: WorkerCandidate<'_>,
     ) -> Result<bool, WorkerSelectionPolicyError> {
-        let cache = candidate
-            .cache()
-            .ok_or_else(|| WorkerSelectionPolicyError::failed("the host supplied no cache input"))?;
+        let cache = candidate.cache().ok_or_else(|| {
+            WorkerSelectionPolicyError::failed("the host supplied no cache input")
+        })?;
         Ok(!cache.has_tier_matches() || cache.device_overlap_blocks() >= self.0)
     }
 }
@@ -117,9 +117,9 @@ impl WorkerScorer for Load {
     ) -> Result<(), WorkerSelectionPolicyError> {
         let block_size = f64::from(context.block_size());
         for (candidate, cost) in candidates.iter().zip(costs) {
-            let load = candidate
-                .load()
-                .ok_or_else(|| WorkerSelectionPolicyError::failed("the host supplied no load input"))?;
+            let load = candidate.load().ok_or_else(|| {
+                WorkerSelectionPolicyError::failed("the host supplied no load input")
+            })?;
             *cost = load.active_prefill_tokens() as f64 / block_size + load.decode_cost_blocks();
         }
         Ok(())

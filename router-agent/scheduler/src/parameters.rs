@@ -142,8 +142,8 @@ impl Parameter {
     }
 
     fn number(&self, value: &Value) -> Result<f64, Invalid> {
-        let number: f64 = serde_json::from_value(value.clone())
-            .map_err(|why| Invalid::Type(why.to_string()))?;
+        let number: f64 =
+            serde_json::from_value(value.clone()).map_err(|why| Invalid::Type(why.to_string()))?;
         if number.is_finite() && number >= 0.0 {
             Ok(number)
         } else {
@@ -207,7 +207,9 @@ impl Parameters {
     /// The value as a number; 0 when there is none.
     #[must_use]
     pub fn number(&self, name: &str) -> f64 {
-        self.get(name).and_then(ParameterValue::as_f64).unwrap_or(0.0)
+        self.get(name)
+            .and_then(ParameterValue::as_f64)
+            .unwrap_or(0.0)
     }
 
     /// Name and value of each.

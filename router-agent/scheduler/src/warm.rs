@@ -40,7 +40,11 @@ pub(crate) fn warm(policy: &WorkerSelectionPolicy, ranks: usize) {
     for rank in 0..ranks {
         let worker = WorkerWithDpRank::new(0, rank);
         let blocks = 1 << 20;
-        request.overlap.tier_overlap_blocks.device.insert(worker, blocks);
+        request
+            .overlap
+            .tier_overlap_blocks
+            .device
+            .insert(worker, blocks);
         request
             .worker_loads
             .insert(worker, WorkerLoadProjection::default());

@@ -8,10 +8,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use axum::body::Body;
 use axum::http::{Request, Response};
-use scheduler::busy::{Models, Thresholds};
 use scheduler::builtin::{BuiltIn, Startup};
+use scheduler::busy::{Models, Thresholds};
 use scheduler::facade::{self, Frontend};
-use scheduler::{Builder, Change, Control, Parameters, Policy, Registry};
+use scheduler::{Builder, Control, Parameters, Policy, Registry};
 use schemas::{Endpoint, Name, Revision, RouterId, RouterKey, WorkerType};
 use serde::Deserialize;
 use serde_json::Value;
@@ -85,7 +85,9 @@ impl Case {
     fn bytes(&self) -> Vec<u8> {
         if let Some(padded) = &self.body_padded {
             let spaces = padded.bytes - padded.start.len() - padded.end.len();
-            return [&padded.start, &" ".repeat(spaces), &padded.end].map(|part| part.as_bytes()).concat();
+            return [&padded.start, &" ".repeat(spaces), &padded.end]
+                .map(|part| part.as_bytes())
+                .concat();
         }
         if let Some(hex) = &self.body_hex {
             let pair = |at: usize| u8::from_str_radix(&hex[at..at + 2], 16).unwrap();
@@ -177,20 +179,33 @@ fn policy(before: &Before) -> Policy {
 }
 
 /// Changes a new router until it is as it was before the case.
-async fn bring(control: &Control, before: &Before, unreachable: &mut BTreeSet<String>) -> Option<u64> {
+async fn bring(
+    control: &Control,
+    before: &Before,
+    unreachable: &mut BTreeSet<String>,
+) -> Option<u64> {
     let mut now = control.read(PATIENCE).await.unwrap()?;
     for (name, value) in &before.parameters {
-        let known = now.parameters.get(name).and_then(schemas::ParameterValue::as_f64);
+        let known = now
+            .parameters
+            .get(name)
+            .and_then(schemas::ParameterValue::as_f64);
         if known == value.as_f64() || now.revision.0 == before.revision {
             continue;
         }
-        match control.update(now.revision, &support::set(name, value.clone()), PATIENCE).await {
+        match control
+            .update(now.revision, &support::set(name, value.clone()), PATIENCE)
+            .await
+        {
             Ok(next) => now = next,
             Err(_) => drop(unreachable.insert(name.clone())),
         }
     }
     while now.revision.0 < before.revision {
-        let same = support::set("router_temperature", now.parameters.number("router_temperature"));
+        let same = support::set(
+            "router_temperature",
+            now.parameters.number("router_temperature"),
+        );
         now = control.update(now.revision, &same, PATIENCE).await.unwrap();
     }
     assert_eq!(now.revision, Revision(before.revision));
@@ -198,24 +213,38 @@ async fn bring(control: &Control, before: &Before, unreachable: &mut BTreeSet<St
 }
 
 async fn ask(stage: &Stage, case: &Case) -> (u16, Value) {
-    let mut request = Request::builder().method(case.method.as_str()).uri(&case.path);
+    let mut request = Request::builder()
+        .method(case.method.as_str())
+        .uri(&case.path);
     if let Some(content_type) = &case.content_type {
         request = request.header("content-type", content_type);
     }
     let request = request.body(Body::from(case.bytes())).unwrap();
     let answer: Response<Body> = stage.app.clone().oneshot(request).await.unwrap();
     let status = answer.status().as_u16();
-    let body = axum::body::to_bytes(answer.into_body(), 1 << 24).await.unwrap();
+    let body = axum::body::to_bytes(answer.into_body(), 1 << 24)
+        .await
+        .unwrap();
     let text = String::from_utf8(body.to_vec()).unwrap();
-    (status, serde_json::from_str(&text).unwrap_or(Value::String(text)))
+    (
+        status,
+        serde_json::from_str(&text).unwrap_or(Value::String(text)),
+    )
 }
 
 /// `error` up to its first detail: the class that a client can tell apart.
 fn class(answer: &Value) -> String {
-    let text = answer.get("error").or(answer.get("message")).unwrap_or(answer);
+    let text = answer
+        .get("error")
+        .or(answer.get("message"))
+        .unwrap_or(answer);
     let text = text.as_str().unwrap_or_default();
     let detail = text.find(": ").map_or(text.len(), |at| at + 2);
-    text[..detail].split(" current ").next().unwrap_or_default().to_owned()
+    text[..detail]
+        .split(" current ")
+        .next()
+        .unwrap_or_default()
+        .to_owned()
 }
 
 /// Equal as JSON with numbers compared as numbers and routers in any order.
@@ -224,7 +253,9 @@ fn same(theirs: &Value, ours: &Value, skip: &dyn Fn(&str) -> bool) -> bool {
         (Value::Number(theirs), Value::Number(ours)) => theirs.as_f64() == ours.as_f64(),
         (Value::Array(theirs), Value::Array(ours)) => {
             theirs.len() == ours.len()
-                && theirs.iter().all(|one| ours.iter().any(|other| same(one, other, skip)))
+                && theirs
+                    .iter()
+                    .all(|one| ours.iter().any(|other| same(one, other, skip)))
         }
         (Value::Object(theirs), Value::Object(ours)) => {
             theirs.len() == ours.len()
@@ -232,7 +263,15 @@ fn same(theirs: &Value, ours: &Value, skip: &dyn Fn(&str) -> bool) -> bool {
                     skip(name) || ours.get(name).is_some_and(|other| same(one, other, skip))
                 })
         }
-        (Value::Null | Value::Bool(_) | Value::String(_) | Value::Number(_) | Value::Array(_) | Value::Object(_), _) => theirs == ours,
+        (
+            Value::Null
+            | Value::Bool(_)
+            | Value::String(_)
+            | Value::Number(_)
+            | Value::Array(_)
+            | Value::Object(_),
+            _,
+        ) => theirs == ours,
     }
 }
 
@@ -263,14 +302,23 @@ async fn replay(case: &Case, differences: &[Difference], tally: &mut Tally) {
         )
     };
     for (id, control, before) in &stage.controls {
-        let now = control.read(PATIENCE).await.unwrap().map(|now| now.revision.0);
+        let now = control
+            .read(PATIENCE)
+            .await
+            .unwrap()
+            .map(|now| now.revision.0);
         let changed = status == 200 && case.method == "PATCH";
         let expected = before.map(|before| before + u64::from(changed));
         if now != expected {
-            tally.wrong.push(wrong(&format!("router {id} is at {now:?}, not at {expected:?}")));
+            tally.wrong.push(wrong(&format!(
+                "router {id} is at {now:?}, not at {expected:?}"
+            )));
         }
     }
-    match differences.iter().find(|difference| difference.cases.contains(&case.n)) {
+    match differences
+        .iter()
+        .find(|difference| difference.cases.contains(&case.n))
+    {
         None if equal => {
             tally.equal += 1;
             tally.word_for_word += usize::from(same(&case.answer, &answer, &|_| false));
@@ -279,7 +327,10 @@ async fn replay(case: &Case, differences: &[Difference], tally: &mut Tally) {
         None => tally.wrong.push(wrong("not equal")),
         Some(_) if equal => tally.wrong.push(wrong("equal, though listed as different")),
         Some(listed) => {
-            let text = answer["error"].as_str().or(answer.as_str()).unwrap_or_default();
+            let text = answer["error"]
+                .as_str()
+                .or(answer.as_str())
+                .unwrap_or_default();
             if status == listed.status && text.starts_with(&listed.error_begins) {
                 *tally.different.entry(listed.why.clone()).or_default() += 1;
             } else {
@@ -306,10 +357,18 @@ async fn the_facade_answers_as_recorded_or_differs_on_purpose() {
         tally.word_for_word,
         tally.different.values().sum::<usize>()
     );
-    println!("  {} of the equal ones start from a state with a value that ours refuses; it is not compared", tally.inherited);
+    println!(
+        "  {} of the equal ones start from a state with a value that ours refuses; it is not compared",
+        tally.inherited
+    );
     for (why, count) in &tally.different {
         println!("  {count:>3}  {why}");
     }
     assert!(tally.replayed > 500, "the golden file lost its cases");
-    assert!(tally.wrong.is_empty(), "{} wrong:\n{}", tally.wrong.len(), tally.wrong.join("\n"));
+    assert!(
+        tally.wrong.is_empty(),
+        "{} wrong:\n{}",
+        tally.wrong.len(),
+        tally.wrong.join("\n")
+    );
 }

@@ -93,7 +93,9 @@ impl Cost {
         } else {
             // A float becomes the nearest u32 in its range: `as` saturates.
             let beyond = device.round().max(0.0) as u32;
-            let hits = cache.shared_hits().map_or(0, |hits| hits.hits_beyond(beyond));
+            let hits = cache
+                .shared_hits()
+                .map_or(0, |hits| hits.hits_beyond(beyond));
             weights.shared * f64::from(hits)
         };
         weights.device * decay * device

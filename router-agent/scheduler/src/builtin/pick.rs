@@ -37,7 +37,11 @@ impl Pick {
         for candidate in candidates {
             let distance = candidate.cost() - least;
             // 0 stays 0 also when nobody differs and the scale is infinite: all are equally likely then.
-            let chance = if distance == 0.0 { 1.0 } else { (distance * scale).exp() };
+            let chance = if distance == 0.0 {
+                1.0
+            } else {
+                (distance * scale).exp()
+            };
             sum += chance;
             self.chances.push(chance);
         }

@@ -144,7 +144,9 @@ pub fn query_with_overlap(tokens: usize, overlap: &[(WorkerId, usize)]) -> Sched
         let tokens = blocks * BLOCK_SIZE as usize;
         let signals = &mut request.overlap;
         signals.tier_overlap_blocks.device.insert(worker, *blocks);
-        signals.effective_overlap_blocks.insert(worker, *blocks as f64);
+        signals
+            .effective_overlap_blocks
+            .insert(worker, *blocks as f64);
         signals.effective_cached_tokens.insert(worker, tokens);
     }
     request
