@@ -2,6 +2,8 @@
 
 #![expect(dead_code, reason = "each test binary uses its part of this")]
 
+pub mod probe;
+
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
