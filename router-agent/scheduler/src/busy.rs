@@ -177,13 +177,14 @@ impl WorkerSet {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Asks here for changed workers before every verdict. The first source stays.
+    /// Asks here for changed workers, before selections and at the gate. The first source stays.
     pub fn follow(&self, capacities: Capacities) {
         let _ = self.capacities.set(capacities);
         self.refresh();
     }
 
-    fn refresh(&self) {
+    /// Looks for changed workers. Must not be called while the source's own lock is held.
+    pub(crate) fn refresh(&self) {
         if let Some(changed) = self.capacities.get().and_then(|source| source()) {
             self.configure(&changed);
         }
@@ -234,10 +235,10 @@ impl WorkerSet {
         state.thresholds = state.thresholds.overlaid(some);
     }
 
-    /// The busy workers, for a scheduler; `None` when nobody is. Allocates only then (the crate wants a set of its own).
+    /// The busy workers, for a scheduler; `None` when nobody is. Allocates only when somebody is (the crate wants a set of
+    /// its own). Does not look for changed workers: a scheduler asks while it holds them.
     #[must_use]
     pub fn overloaded(&self) -> Option<HashSet<WorkerId>> {
-        self.refresh();
         let state = self.lock();
         let busy = |(id, worker): (&WorkerId, &Worker)| worker.busy.then_some(*id);
         let mut workers = state.workers.iter().filter_map(busy).peekable();

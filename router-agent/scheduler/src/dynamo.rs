@@ -25,6 +25,7 @@ pub use dynamo_kv_router::scheduling::overlap_refresh::{
 pub use dynamo_kv_router::scheduling::{
     LocalScheduler, OverlapSignals, OverloadedWorkerProvider, PolicyProfile, ScheduleMode,
     ScheduleRequest, SchedulingRequest, SchedulingResponse, TierOverlapBlocks,
+    WorkerAvailabilityProvider,
 };
 pub use dynamo_kv_router::sequences::SchedulerLoadSnapshot;
 pub use dynamo_kv_router::{
@@ -104,6 +105,14 @@ where
     plan.busy.follow(capacities(plan.workers.clone()));
     let busy = Arc::clone(&plan.busy);
     let overloaded: OverloadedWorkerProvider = Arc::new(move || busy.overloaded());
+    // SUBTLE: the crate asks for overloaded workers while it holds the workers' watch, where a second read can wait for a
+    // writer that waits for the first (`regression_workers_that_change_during_selections_do_not_deadlock_the_scheduler`).
+    // It asks for available workers before, so the worker set follows there; `None` is "no such source".
+    let busy = Arc::clone(&plan.busy);
+    let available: WorkerAvailabilityProvider = Arc::new(move |_| {
+        busy.refresh();
+        None
+    });
     let scheduler = Arc::new(LocalScheduler::new(
         slots,
         plan.workers.clone(),
@@ -113,7 +122,7 @@ where
         None,
         None,
         Some(overloaded),
-        None,
+        Some(available),
         plan.recheck_interval,
         plan.track_prefill_tokens,
         plan.stop,
