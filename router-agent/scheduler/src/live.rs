@@ -62,7 +62,7 @@ impl LiveSelector {
     /// [`Invalid`]: the builder refuses its own startup values.
     pub fn new(policy: Policy) -> Result<(LiveSelector, Unattached), Invalid> {
         let (first, builder, view) = match policy {
-            Policy::Fixed(first) => (first, None, None),
+            Policy::Fixed(first) => (*first, None, None),
             Policy::Live(builder) => {
                 let parameters = Parameters::startup(builder.parameters());
                 let first = builder.build(&parameters)?;

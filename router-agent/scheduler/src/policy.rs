@@ -40,7 +40,7 @@ pub trait Builder: Send + Sync {
 /// A policy to start a scheduler with.
 pub enum Policy {
     /// It did not opt in: listed with `configuration: null`, refuses every change.
-    Fixed(Replacement),
+    Fixed(Box<Replacement>),
     /// It opted in.
     Live(Box<dyn Builder>),
 }

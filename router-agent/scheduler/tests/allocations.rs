@@ -1,5 +1,10 @@
 //! A warm selection allocates nothing, before and after an update, at any size. Prints the table (`--nocapture`).
 
+#![expect(
+    clippy::unwrap_used,
+    reason = "helpers outside of test functions fail loudly too"
+)]
+
 mod support;
 
 use std::alloc::System;

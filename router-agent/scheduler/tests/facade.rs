@@ -1,5 +1,10 @@
 //! What no recorded answer shows: stalled and retired routers, callers that hang up, the switch, 529.
 
+#![expect(
+    clippy::unwrap_used,
+    reason = "helpers outside of test functions fail loudly too"
+)]
+
 mod support;
 
 use std::sync::Arc;

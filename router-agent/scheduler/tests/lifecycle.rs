@@ -1,5 +1,10 @@
 //! Routers that stall, callers that go away, routers that retire: each keeps its trouble to itself and nothing leaks.
 
+#![expect(
+    clippy::unwrap_used,
+    reason = "helpers outside of test functions fail loudly too"
+)]
+
 mod support;
 
 use std::sync::Arc;
@@ -225,17 +230,17 @@ async fn models_that_come_and_go_while_changes_stream_in_leak_nothing() {
         let mut writers = JoinSet::new();
         writers.spawn(stream(router.control.clone()));
         watch.picked.store(0, Ordering::SeqCst);
-        router
-            .workers
-            .send_modify(|workers| drop(workers.remove(&0)));
+        router.workers.send_modify(|workers| {
+            workers.remove(&0);
+        });
         router
             .scheduler
             .select_without_admission(query(16))
             .await
             .unwrap();
-        router
-            .workers
-            .send_modify(|workers| drop(workers.insert(0, Default::default())));
+        router.workers.send_modify(|workers| {
+            workers.insert(0, Default::default());
+        });
         while router
             .control
             .read(PATIENCE)

@@ -1,5 +1,10 @@
 //! Changes while Dynamo's own scheduler works: they take effect at once, one at a time, and touch nothing else.
 
+#![expect(
+    clippy::unwrap_used,
+    reason = "helpers outside of test functions fail loudly too"
+)]
+
 mod support;
 
 use std::sync::Arc;
@@ -200,8 +205,11 @@ async fn loaded(router: &Router) -> Answers {
     waiting
 }
 
+/// Loads by worker, requests and tokens that wait, and which bookings there are.
+type Books = (Vec<(u64, usize, usize, usize)>, usize, usize, Vec<bool>);
+
 /// Everything that the scheduler tells about bookings and its queue.
-fn books(router: &Router) -> (Vec<(u64, usize, usize, usize)>, usize, usize, Vec<bool>) {
+fn books(router: &Router) -> Books {
     let loads = router
         .scheduler
         .get_potential_loads(None, 0, Default::default(), true);

@@ -1,5 +1,10 @@
 //! What the canonical custom policy does with and without overlap data, through Dynamo's own scheduler.
 
+#![expect(
+    clippy::unwrap_used,
+    reason = "helpers outside of test functions fail loudly too"
+)]
+
 mod support;
 
 use scheduler::Policy;

@@ -2,6 +2,11 @@
 //! revision. `golden/transcripts.jsonl` has the recorded cases, each with the state before it; `golden/differences.json` has the
 //! deliberate differences with reasons. Prints how many were replayed, equal and different on purpose (`--nocapture`).
 
+#![expect(
+    clippy::unwrap_used,
+    reason = "helpers outside of test functions fail loudly too"
+)]
+
 mod support;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -38,8 +43,11 @@ struct Case {
     #[serde(default)]
     routers: Vec<Before>,
     #[serde(default)]
-    models: BTreeMap<String, (Option<f64>, Option<u64>, Option<f64>)>,
+    models: BTreeMap<String, Triple>,
 }
+
+/// Thresholds in the contract's order.
+type Triple = (Option<f64>, Option<u64>, Option<f64>);
 
 /// A body of spaces between its start and its end.
 #[derive(Deserialize)]
@@ -173,7 +181,7 @@ fn policy(before: &Before) -> Policy {
     let built_in = BuiltIn::new(&startup).unwrap();
     if before.start.fixed {
         let values = Parameters::startup(built_in.parameters());
-        return Policy::Fixed(built_in.build(&values).unwrap());
+        return Policy::Fixed(Box::new(built_in.build(&values).unwrap()));
     }
     Policy::Live(Box::new(built_in))
 }
