@@ -15,10 +15,13 @@
 //! # What the published crate's seams do not allow, and what stands in
 //! - No command can be put into its actor. The bell is `select_without_admission` with a request that only our selector
 //!   recognises: it turns the selector without selecting. It costs one projection of the workers' loads and touches neither
-//!   the queue, nor bookings, nor the KV index.
+//!   the queue, nor bookings, nor the KV index. Like any message it lets the actor do cleanup that is due.
 //! - Declared inputs, affinity and label are read once, when the scheduler is built. A replacement that needs more is
 //!   refused; one that needs less is accepted, and the host goes on supplying (and booking with) what it supplied.
 //! - While an overlap refresh is awaited the actor answers no bell. Such an update waits, at most for its patience.
+//! - The overload provider runs while the crate holds the workers' watch: it must not read that watch (see
+//!   [`dynamo::start`]), and it must return a set of its own, so a selection allocates while some worker is busy.
+//! - `LocalScheduler` spawns tasks that keep its actor alive until its token is cancelled: dropping alone does not retire it.
 //! - `log_selection` of the crate prints the label of the policy that it selected with; the label cannot change, so neither
 //!   can that.
 

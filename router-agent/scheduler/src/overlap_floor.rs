@@ -8,6 +8,9 @@
 //! The one parameter, `min_device_overlap_blocks` (a whole number, 0 by default), is the least device-resident prefix, in
 //! KV blocks, that a worker must hold of the prompt.
 //!
+//! To change it fleet-wide, register its schema with the service once:
+//! `{"type": "integer", "minimum": 0, "maximum": 4294967296}`.
+//!
 //! # When nobody supplies overlap data
 //! - The host has no KV index, or the prompt is new to every worker: the request carries no matches at all. Then the floor
 //!   is not applied and the request goes to the lightest worker. A floor that refused every new prompt would never let

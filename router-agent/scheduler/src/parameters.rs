@@ -237,3 +237,87 @@ impl From<&Patch> for Change {
         Change::Patch(patch.iter().map(entry).collect())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn parameter(rule: Rule) -> Parameter {
+        Parameter {
+            name: ParameterName::new("p").unwrap(),
+            rule,
+            startup: ParameterValue::integer(0),
+        }
+    }
+
+    #[test]
+    fn rules_take_their_range_and_make_values_canonical() {
+        let temperature = Rule::BuiltIn(Range::Temperature);
+        let cases = [
+            (Rule::Number(2.5), json!(2.5), Ok(json!(2.5))),
+            (Rule::Number(2.5), json!(-0.0), Ok(json!(0.0))),
+            (
+                Rule::Number(2.5),
+                json!(2.6),
+                Err("p must be a number from 0 to 2.5"),
+            ),
+            (
+                Rule::Number(2.5),
+                json!(-1),
+                Err("p must be finite and non-negative"),
+            ),
+            (Rule::Whole(7), json!(7), Ok(json!(7))),
+            (
+                Rule::Whole(7),
+                json!(8),
+                Err("p must be a whole number from 0 to 7"),
+            ),
+            (
+                Rule::Whole(7),
+                json!("7"),
+                Err("invalid type: string \"7\", expected u64"),
+            ),
+            (
+                temperature,
+                json!(null),
+                Err("invalid type: null, expected f64"),
+            ),
+        ];
+        for (rule, value, expected) in cases {
+            let checked = parameter(rule).check(&value);
+            let checked = checked
+                .map(|value| value.as_json().clone())
+                .map_err(|why| why.to_string());
+            assert_eq!(checked, expected.map_err(str::to_owned), "{rule} {value}");
+        }
+    }
+
+    #[test]
+    fn parameters_are_listed_in_declared_order() {
+        let named = |name: &str| Parameter {
+            name: ParameterName::new(name).unwrap(),
+            ..parameter(Rule::Whole(9))
+        };
+        let values = Parameters::startup(&[named("b"), named("a")]);
+        assert_eq!(serde_json::to_string(&values).unwrap(), r#"{"b":0,"a":0}"#);
+        let change = Change::Patch([("a".to_owned(), json!(3))].into());
+        let after = values.changed(&[named("b"), named("a")], &change).unwrap();
+        assert_eq!(serde_json::to_string(&after).unwrap(), r#"{"b":0,"a":3}"#);
+    }
+
+    #[test]
+    fn an_agents_patch_becomes_a_change() {
+        let name = ParameterName::new("p").unwrap();
+        let value = Patch::from([(name.clone(), Some(ParameterValue::number(0.5)))]);
+        assert_eq!(
+            Change::from(&value),
+            Change::Patch([("p".to_owned(), json!(0.5))].into())
+        );
+        let restore = Patch::from([(name, None)]);
+        assert_eq!(
+            Change::from(&restore),
+            Change::Patch([("p".to_owned(), json!(null))].into())
+        );
+    }
+}

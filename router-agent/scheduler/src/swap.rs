@@ -151,6 +151,9 @@ impl<P> Seat<P> {
     }
 
     /// Handles every letter that waits. One atomic load when none does.
+    ///
+    /// SUBTLE: the count is only a hint, everything else is behind locks. A turn that misses a letter just posted is as if
+    /// it came before it; the bell's turn cannot miss it, because the channel that carries the bell orders it after the post.
     #[inline]
     pub(crate) fn turn<V: Clone, R: Reply<V>>(&mut self, post: &Post<P, V, R>) {
         if post.waiting.load(Ordering::Acquire) != 0 {

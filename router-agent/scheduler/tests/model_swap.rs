@@ -2,6 +2,9 @@
 //!
 //! Checked in each: no selection sees a mixture; exactly one writer wins a revision; a change whose caller gave up is
 //! never seated, one whose caller lost the race for its ticket always is; what is reported is never older than an answer.
+//!
+//! Shuttle takes every atomic for sequentially consistent. That loses nothing here: data is behind locks, the count of
+//! letters is a hint, and the ticket is one word.
 
 #![expect(
     clippy::unwrap_used,

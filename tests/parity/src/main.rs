@@ -5,6 +5,7 @@
 //! case runs twice: with a policy built from startup values, and with a live one that got there by an update.
 //! Prints cases, what they covered, and mismatches; ends with 1 if there is one.
 
+mod stream;
 mod table;
 
 use std::collections::BTreeMap;
@@ -191,7 +192,8 @@ fn main() {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .build();
-    let tally = runtime.expect("a runtime").block_on(run(cases, seed));
+    let runtime = runtime.expect("a runtime");
+    let tally = runtime.block_on(run(cases, seed));
     println!(
         "parity: {cases} random tables of 1 to {} workers (seed {seed}), {} selections compared, {} mismatches",
         tally.largest, tally.selections, tally.mismatches
@@ -199,7 +201,12 @@ fn main() {
     for (what, count) in &tally.covered {
         println!("  {count:>6}  {what}");
     }
-    if tally.mismatches > 0 {
+    let scenarios = cases.div_ceil(100);
+    let (requests, wrong) = runtime.block_on(stream::run(scenarios, seed));
+    println!(
+        "parity: {scenarios} pairs of schedulers, {requests} requests booked and released in both, {wrong} mismatches"
+    );
+    if tally.mismatches + wrong > 0 {
         std::process::exit(1);
     }
 }
