@@ -29,6 +29,8 @@ use crate::registry::{self, Registry};
 
 /// Environment variable that takes the façade away.
 pub const ADMIN_SWITCH: &str = "DYN_DISABLE_FRONTEND_ADMIN_API";
+/// A patience for [`Frontend`] that no scheduler that works ever needs.
+pub const PATIENCE: Duration = Duration::from_secs(2);
 /// Bound: Dynamo's limit for a policy change.
 const POLICY_BODY_MAX: usize = 16 * 1024;
 /// Bound: Dynamo's limit for thresholds.

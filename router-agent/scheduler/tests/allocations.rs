@@ -28,7 +28,7 @@ use support::{PATIENCE, Worker, set, workers};
 #[global_allocator]
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
-/// Bound: what the issue of this promise asks for.
+/// How many selections are promised to allocate nothing between them.
 const WARM_SELECTIONS: usize = 100;
 
 struct Silent(usize);

@@ -223,3 +223,57 @@ async fn other_methods_are_told_which_there_are() {
     methods.sort_unstable();
     assert_eq!(methods, ["GET", "HEAD", "PATCH"]);
 }
+
+#[tokio::test]
+async fn damaged_bodies_are_refused_and_change_nothing() {
+    let registry = Registry::new();
+    let (router, _registration, _) = registered(&registry, 1);
+    let app = app(&registry, PATIENCE);
+    let mut rng = fastrand::Rng::with_seed(7);
+    let mut answers = std::collections::BTreeMap::new();
+    let mut revision = 0;
+    for _ in 0..3_000 {
+        let body = json!({"router_id": id(1), "expected_revision": revision, "parameters": {"value": rng.u16(..)}});
+        let mut body = body.to_string().into_bytes();
+        for _ in 0..rng.usize(..3) {
+            let at = rng.usize(..body.len());
+            match rng.u8(..3) {
+                0 => body[at] = rng.u8(..),
+                1 => drop(body.drain(at..)),
+                _ => body.insert(at, b"{}[]\",:-0e"[rng.usize(..10)]),
+            }
+            if body.is_empty() {
+                break;
+            }
+        }
+        let request = Request::builder()
+            .method("PATCH")
+            .uri("/router_policy")
+            .header("content-type", "application/json");
+        let answer = app
+            .clone()
+            .oneshot(request.body(Body::from(body)).unwrap())
+            .await
+            .unwrap();
+        let status = answer.status().as_u16();
+        revision += u64::from(status == 200);
+        assert_eq!(
+            router
+                .control
+                .read(PATIENCE)
+                .await
+                .unwrap()
+                .unwrap()
+                .revision,
+            Revision(revision)
+        );
+        *answers.entry(status).or_insert(0) += 1;
+    }
+    assert!(
+        answers
+            .keys()
+            .all(|status| [200, 400, 404, 409, 422].contains(status)),
+        "{answers:?}"
+    );
+    assert!(answers.len() >= 4, "{answers:?}");
+}
