@@ -30,7 +30,8 @@ pub use dynamo_kv_router::scheduling::{
 pub use dynamo_kv_router::sequences::SchedulerLoadSnapshot;
 pub use dynamo_kv_router::{
     ActiveSequencesMultiWorker, KvSchedulerError, NoopSequencePublisher, RouterQueuePolicy,
-    SequencePublisher, WorkerLoadProjection, WorkerSelectionInput, WorkerSelector, WorkerType,
+    SequencePublisher, SequenceRequest, WorkerLoadProjection, WorkerSelectionInput, WorkerSelector,
+    WorkerType,
 };
 
 use crate::busy::{Capacities, Capacity, Publisher, WorkerSet};

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use scheduler::dynamo::{SequenceRequest, WorkerWithDpRank};
 use scheduler::{Control, ReadError, Registry, UpdateError};
 use schemas::{Revision, RouterId};
 use tokio::task::JoinSet;
@@ -105,6 +106,43 @@ async fn an_update_whose_caller_went_away_is_skipped() {
         Revision(0)
     );
     assert_eq!(watch.alive(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn deferred_cleanup_that_waits_together_with_an_update_is_done_once() {
+    let (router, watch, held) = stalled().await;
+    let book = |id: &str| {
+        let request = SequenceRequest {
+            request_id: id.to_owned(),
+            token_sequence: Some(vec![1, 2, 3]),
+            track_prefill_tokens: true,
+            expected_output_tokens: None,
+            prefill_load_hint: None,
+            worker: WorkerWithDpRank::new(1, 0),
+            lora_name: None,
+        };
+        router
+            .scheduler
+            .add_request_if_registered_guarded(request)
+            .unwrap()
+    };
+    let (kept, dropped) = (book("kept"), book("dropped"));
+    // Its cleanup waits for the actor, and so does the update behind it.
+    drop(dropped);
+    let change = set("value", 7);
+    let mut update = Box::pin(router.control.update(Revision(0), &change, PATIENCE));
+    assert!(futures::poll!(update.as_mut()).is_pending());
+    watch.open();
+    held.join_all().await;
+    assert_eq!(update.await.unwrap().revision, Revision(1));
+    while router.scheduler.has_request("dropped") {
+        tokio::task::yield_now().await;
+    }
+    assert!(router.scheduler.has_request("kept"));
+    drop(kept);
+    while router.scheduler.has_request("kept") {
+        tokio::task::yield_now().await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]

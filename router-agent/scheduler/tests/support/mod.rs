@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 /// Long enough for any machine; nothing waits for it to pass.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 /// For schedulers that never answer.
-pub const IMPATIENCE: Duration = Duration::from_millis(50);
+pub const IMPATIENCE: Duration = Duration::from_millis(300);
 pub const BLOCK_SIZE: u32 = 16;
 
 #[derive(Debug, Clone, PartialEq)]
