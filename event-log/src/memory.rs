@@ -156,6 +156,9 @@ impl Subscription for Cursor {
 /// Bound: reports that a slow watcher may fall behind before it is told to watch again.
 const REPORTS_BEHIND_MAX: usize = 4_096;
 
+/// Bound: agents whose newest report is kept. A further one takes the place of whoever reported longest ago by its own clock.
+const AGENTS_MAX: usize = 10_000;
+
 /// A board in memory.
 #[derive(Debug)]
 pub struct MemoryBoard {
@@ -176,6 +179,12 @@ impl Default for MemoryBoard {
 impl StatusBoard for MemoryBoard {
     async fn report(&self, status: &AgentStatus) -> Result<(), Failure> {
         let mut newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
+        if newest.len() >= AGENTS_MAX && !newest.contains_key(&status.agent) {
+            let oldest = newest.values().min_by_key(|known| known.reported_at);
+            if let Some(oldest) = oldest.map(|known| known.agent.clone()) {
+                newest.remove(&oldest);
+            }
+        }
         newest.insert(status.agent.clone(), status.clone());
         // No watcher is no failure: the report is kept.
         let _ = self.reports.send(status.clone());

@@ -125,3 +125,18 @@ async fn regression_reports_go_on_after_a_restart() {
     let mut reports = watched.watch().await.unwrap();
     assert_eq!(reports.next().await.unwrap(), status("a", 21));
 }
+
+#[tokio::test]
+async fn the_board_in_memory_keeps_a_bounded_number_of_agents() {
+    let board = MemoryBoard::default();
+    for n in 0..10_005 {
+        board.report(&status(&format!("a{n}"), n)).await.unwrap();
+    }
+    let mut reports = board.watch().await.unwrap();
+    let mut kept = 0;
+    while let Ok(report) = tokio::time::timeout(Duration::from_millis(50), reports.next()).await {
+        assert!(report.unwrap().report >= 5);
+        kept += 1;
+    }
+    assert_eq!(kept, 10_000);
+}

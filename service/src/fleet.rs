@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use event_log::{StatusBoard, ambient};
-use schemas::convergence::{Convergence, Heard, Patience, convergence};
+use schemas::convergence::{Convergence, Heard, Outcome, Patience, convergence};
 use schemas::status::AgentStatus;
 use schemas::{AgentId, PolicyKey, Position, Timestamp};
 use tokio::sync::watch;
@@ -94,15 +94,24 @@ impl Fleet {
     }
 
     /// Where the changes of these policies up to `position` have arrived.
+    ///
+    /// Until the fleet is settled nothing is final: an agent that has not reported since the start may have routers that
+    /// lack the change (`nothing_is_converged_before_the_agents_had_time_to_report`).
     #[must_use]
     pub fn convergence(&self, policies: &[PolicyKey], position: Position) -> Convergence {
-        convergence(
+        // Looked at first: a fleet that settles meanwhile is judged as not settled.
+        let settled = self.settled();
+        let mut found = convergence(
             &self.agents(),
             policies,
             position,
             self.now(),
             self.patience,
-        )
+        );
+        if !settled {
+            found.outcome = Outcome::Pending;
+        }
+        found
     }
 
     /// True once the agents had time to report since the start.

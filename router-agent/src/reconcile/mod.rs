@@ -93,11 +93,13 @@ impl FrontendLoop {
         match input {
             Input::Desired(state) => {
                 self.desired = state;
+                self.owe_nothing();
                 self.list_now(now);
             }
             Input::Rival(rival) => {
                 if self.rival != rival {
                     self.rival = rival;
+                    self.owe_nothing();
                     self.list_now(now);
                 }
             }
@@ -145,6 +147,16 @@ impl FrontendLoop {
             .filter(|model| model.owed.is_some())
             .map(|model| &model.course);
         routers.chain(models).filter(|course| !course.busy)
+    }
+
+    /// What waits to be tried again was planned on what was known before; the next listing plans anew.
+    fn owe_nothing(&mut self) {
+        for router in self.routers.values_mut() {
+            router.owed = None;
+        }
+        for model in self.models.values_mut() {
+            model.owed = None;
+        }
     }
 
     fn list_now(&mut self, now: Now) {

@@ -111,12 +111,11 @@ pub async fn wait(
     let mut stop = std::pin::pin!(app.stop.cancelled());
     loop {
         changes.borrow_and_update();
-        let now = app.fleet.convergence(policies, position);
+        // Before the question: a fleet that settles in between is asked again at once.
         let settled = app.fleet.settled();
+        let now = app.fleet.convergence(policies, position);
         let done = match now.outcome {
-            Outcome::Converged | Outcome::Refused => true,
-            // Agents that have not reported since this service started may have routers.
-            Outcome::NoRouter => settled,
+            Outcome::Converged | Outcome::Refused | Outcome::NoRouter => true,
             Outcome::Pending => false,
         };
         if done || Instant::now() >= deadline {

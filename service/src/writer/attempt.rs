@@ -7,7 +7,7 @@ use bytes::Bytes;
 use event_log::CommitError;
 use schemas::api::LogCondition;
 use schemas::decide::{Command, decide};
-use schemas::state::Verdict;
+use schemas::state::{Reading, Verdict};
 use schemas::{PolicyKey, Position, Rejection};
 use tokio::time::Instant;
 
@@ -82,17 +82,28 @@ impl Writer {
                 format!("it is in the log at position {position}, but this service is behind");
             return Err(WriteError::Unknown(why));
         }
-        let first = self
-            .first_outcome(command)
+        // SUBTLE: the record that was committed, not the command's first one. Two replicas that are given one key with two
+        // bodies at once cannot know of each other; both records count, and neither may be answered as refused
+        // (`one_key_with_two_bodies_on_two_replicas_is_never_refused_and_applied`).
+        let own = self
+            .projection
+            .read(move |store| store.record(position))
             .await
             .map_err(|why| WriteError::Unknown(why.to_string()))?;
-        match first {
-            Some(first) => self.outcome_of(command, &first, first.position != position),
-            // Cannot happen: the store holds what the projection has reached.
-            None => Err(WriteError::Unknown(
-                "its record was not found in the local store".to_owned(),
-            )),
-        }
+        // Cannot happen: the store holds what the projection has reached.
+        let own = own.ok_or_else(|| {
+            WriteError::Unknown("its record was not found in the local store".to_owned())
+        })?;
+        let fingerprint = match migrations::read(&own.subject, &own.bytes) {
+            Reading::Known(record) => Some(record.fingerprint),
+            Reading::Unknown { .. } => None,
+        };
+        let own = StoredCommand {
+            position,
+            fingerprint,
+            verdict: own.verdict,
+        };
+        self.outcome_of(command, &own, false)
     }
 
     fn foreign(&self) -> Option<String> {

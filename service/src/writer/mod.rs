@@ -180,7 +180,12 @@ impl Writer {
         let Ok(permit) = Arc::clone(&self.permits).try_acquire_owned() else {
             self.metrics.limit("writes");
             self.metrics.write("overloaded", Duration::ZERO);
-            return Err(WriteError::Overloaded);
+            // Only the first try of a command can say that nothing of it was begun.
+            return Err(if self.doubtful().contains(&id) {
+                WriteError::Unknown("too many writes in progress to find out".to_owned())
+            } else {
+                WriteError::Overloaded
+            });
         };
         let (tell, outcome) = watch::channel(None);
         in_flight.insert(id, (command.fingerprint, outcome.clone()));
@@ -210,7 +215,7 @@ impl Writer {
     /// "It is not in the log" is only said of a command that was never in doubt: what is sent again may have got there the
     /// first time.
     fn doubt(&self, id: CommandId, outcome: Outcome) -> Outcome {
-        let mut doubtful = self.doubtful.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut doubtful = self.doubtful();
         match outcome {
             Err(WriteError::Unknown(why)) => {
                 if !doubtful.contains(&id) {
@@ -221,13 +226,25 @@ impl Writer {
                 }
                 Err(WriteError::Unknown(why))
             }
-            Err(WriteError::Unavailable(why) | WriteError::Store(why))
-                if doubtful.contains(&id) =>
+            Err(
+                WriteError::Unavailable(why) | WriteError::Store(why) | WriteError::Foreign(why),
+            ) if doubtful.contains(&id) => Err(WriteError::Unknown(why)),
+            // A schema that was replaced meanwhile keeps nothing out of the log: readers do not judge values again. (What
+            // makes a revision stale does: it holds the place in the log, or makes the earlier try void.)
+            Err(WriteError::Refused { rejection, .. })
+                if matches!(*rejection, Rejection::InvalidValue { .. })
+                    && doubtful.contains(&id) =>
             {
-                Err(WriteError::Unknown(why))
+                Err(WriteError::Unknown(format!(
+                    "{rejection}; an earlier try may still be stored"
+                )))
             }
             known => known,
         }
+    }
+
+    fn doubtful(&self) -> MutexGuard<'_, VecDeque<CommandId>> {
+        self.doubtful.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn report(&self, command: &Command, outcome: &Outcome, took: Duration) {

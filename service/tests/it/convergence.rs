@@ -99,6 +99,32 @@ async fn an_agent_that_does_not_answer_is_missing_when_time_is_up() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_converged_before_the_agents_had_time_to_report() {
+    // A service that has just started has heard of one of two agents; the other one's router lacks the change.
+    let (never, soon) = (Duration::from_secs(3_600), Duration::from_millis(700));
+    for (settle, timeout_ms, wanted) in [(never, 300, "pending"), (soon, 30_000, "converged")] {
+        let fixture = Fixture::with(|config| config.fleet_settle = settle).await;
+        let report = async {
+            assert!(
+                fixture
+                    .running()
+                    .wait_for(Position(1), crate::support::PATIENCE)
+                    .await
+            );
+            fixture
+                .report(agent("a", 1, Position(1), ApplyState::Applied))
+                .await;
+        };
+        let (answer, ()) = tokio::join!(waiting(&fixture, "mock-model", timeout_ms), report);
+        assert_eq!(answer["outcome"], json!(wanted), "{answer}");
+        assert_eq!(answer["applied"].as_array().unwrap().len(), 1, "{answer}");
+        let id = fleet_id("mock-model");
+        let (_, answer) = fixture.get(&format!("/v1/convergence?policy={id}")).await;
+        assert_eq!(answer["outcome"], json!(wanted), "{answer}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn silent_agents_become_stale_and_then_leave() {
     let fixture = Fixture::with(|config| {
         config.patience = Patience {

@@ -290,3 +290,33 @@ async fn one_folder_serves_one_service() {
         Err(service::StartError::Store(service::OpenError::InUse(_)))
     ));
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_service_that_rebuilds_its_store_is_no_log_that_was_cut_off() {
+    let (log, dir) = (memory_log(1), tempfile::tempdir().unwrap());
+    let (mut fixture, _) = filled(&log, dir.path()).await;
+    std::fs::remove_dir_all(dir.path().join("projection")).unwrap();
+    let faulty = event_log::faulty::Faulty::new(Arc::clone(&log));
+    faulty.set_reachable(false);
+    fixture.log = Arc::new(faulty.clone());
+    fixture.start().await;
+    for path in [
+        "/v1/log/head",
+        "/v1/log/tails",
+        "/v1/log/at?position=201",
+        "/v1/log/next?subject=parameters&after=0",
+    ] {
+        let (status, answer) = fixture.get(path).await;
+        assert_eq!(
+            (status.as_u16(), &answer["code"]),
+            (503, &json!("log_unavailable")),
+            "{path}: {answer}"
+        );
+    }
+    faulty.set_reachable(true);
+    fixture.ready().await;
+    let (_, head) = fixture.get("/v1/log/head").await;
+    assert_eq!(head["position"], json!(201));
+    assert_eq!(fixture.get("/v1/log/at?position=201").await.0, 200);
+    fixture.stop().await;
+}

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use event_log::Appended;
 use event_log::faulty::{AppendFault, Faulty};
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -388,4 +389,131 @@ async fn too_many_writes_are_refused_before_they_begin() {
     );
     assert_eq!(second.1["outcome"], json!("not_applied"));
     fixture.stop().await;
+}
+
+/// A service whose writes give up early, and its link to the log.
+async fn impatient(writes_max: usize) -> (Fixture, Faulty, tempfile::TempDir) {
+    let faulty = Faulty::new(memory_log(1));
+    let dir = tempfile::tempdir().unwrap();
+    let mut config = crate::support::config(dir.path());
+    config.writes_max = writes_max;
+    config.write_timeout = Duration::from_millis(300);
+    let mut fixture = Fixture::stopped(Arc::new(faulty.clone()), config);
+    fixture.start().await;
+    fixture.ready().await;
+    (fixture, faulty, dir)
+}
+
+/// One attempt that lands late, and nothing but lost ones after it.
+fn one_late_attempt() -> impl Iterator<Item = AppendFault> {
+    std::iter::once(AppendFault::LateLanding)
+        .chain(std::iter::repeat_n(AppendFault::LostRequest, 50))
+}
+
+async fn post(fixture: &Fixture, key: &str, body: &Value) -> (u16, Value) {
+    let header = ("idempotency-key", key);
+    let (status, answer) = fixture
+        .send_with(Method::POST, "/v1/changes", header, body)
+        .await;
+    (status.as_u16(), answer)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_command_in_doubt_is_never_called_not_applied_because_of_too_many_writes() {
+    let (fixture, faulty, _dir) = impatient(1).await;
+    let body = expecting(0, 1.0);
+    faulty.script(one_late_attempt());
+    let (status, answer) = post(&fixture, "k", &body).await;
+    assert_eq!((status, &answer["outcome"]), (503, &json!("unknown")));
+    faulty.heal();
+    faulty.script([AppendFault::Delay(Duration::from_secs(30))]);
+    let other = json!({"changes": [change("other", 1.0)]});
+    let repeated = async {
+        fixture
+            .until("/metrics", |text| {
+                let text = text.as_str().unwrap();
+                text.contains("router_policy_writes_in_progress 1")
+            })
+            .await;
+        post(&fixture, "k", &body).await
+    };
+    let (_, (status, answer)) = tokio::join!(post(&fixture, "other", &other), repeated);
+    assert_eq!(
+        (status, &answer["outcome"]),
+        (503, &json!("unknown")),
+        "{answer}"
+    );
+    faulty.land_late().await;
+    assert_eq!(post(&fixture, "k", &body).await.0, 200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_command_in_doubt_is_never_refused_by_a_schema_that_came_later() {
+    let (fixture, faulty, _dir) = impatient(16).await;
+    let schema = async |schema: Value| {
+        let path = "/v1/parameters/blocks";
+        let body = json!({ "schema": schema });
+        assert_eq!(fixture.send(Method::PUT, path, &body).await.0, 200);
+    };
+    schema(json!({"type": "integer"})).await;
+    let mut one = change("m", 0.5);
+    one["parameters"] = json!({"blocks": 5});
+    let body = json!({"changes": [one]});
+    faulty.script(one_late_attempt());
+    let (status, answer) = post(&fixture, "k", &body).await;
+    assert_eq!((status, &answer["outcome"]), (503, &json!("unknown")));
+    faulty.heal();
+    schema(json!({"type": "integer", "maximum": 1})).await;
+    let (status, answer) = post(&fixture, "k", &body).await;
+    assert_eq!(
+        (status, &answer["outcome"]),
+        (503, &json!("unknown")),
+        "{answer}"
+    );
+    assert_eq!(post(&fixture, "another", &body).await.0, 422);
+    // It does land, and counts: that is what a refusal would have denied.
+    let landed = faulty.land_late().await.unwrap().unwrap();
+    let Appended::Committed(position) = landed else {
+        panic!("{landed:?}");
+    };
+    let running = fixture.running();
+    assert!(running.wait_for(position, crate::support::PATIENCE).await);
+    let (status, answer) = post(&fixture, "k", &body).await;
+    assert_eq!((status, &answer["position"]), (200, &json!(position)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_key_with_two_bodies_on_two_replicas_is_never_refused_and_applied() {
+    let log = memory_log(1);
+    let one = Fixture::over(Arc::clone(&log)).await;
+    let link = Faulty::new(Arc::clone(&log));
+    let other = Fixture::over(Arc::new(link.clone())).await;
+    link.set_frozen(true);
+    // The delivery that was waited for already still comes.
+    one.set("first", 1.0).await;
+    let position = schemas::Position(1);
+    assert!(
+        other
+            .running()
+            .wait_for(position, crate::support::PATIENCE)
+            .await
+    );
+    let body = |model| json!({"changes": [change(model, 1.0)]});
+    assert_eq!(post(&one, "k", &body("a")).await.0, 200);
+    let thaw = async {
+        let written = schemas::Position(3);
+        assert!(
+            one.running()
+                .wait_for(written, crate::support::PATIENCE)
+                .await
+        );
+        link.set_frozen(false);
+    };
+    let second = body("b");
+    let ((status, answer), ()) = tokio::join!(post(&other, "k", &second), thaw);
+    assert_eq!((status, &answer["position"]), (200, &json!(3)), "{answer}");
+    let (_, list) = one.get("/v1/policies?model=b").await;
+    assert_eq!(list["policies"][0]["revision"], json!(1));
+    // Later, when the first record is known, the key is taken.
+    assert_eq!(post(&other, "k", &body("c")).await.0, 422);
 }

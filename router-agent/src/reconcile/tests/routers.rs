@@ -203,6 +203,56 @@ fn failures_back_off_and_end_when_the_frontend_recovers() {
 }
 
 #[test]
+fn what_waits_to_be_tried_again_is_not_sent_once_something_newer_is_wanted() {
+    let mut bench = Bench::new(frontend());
+    let lost = Fault::Error(TargetError::transient("503"));
+    bench.frontend.faults.extend(vec![lost; 1_000]);
+    bench.set(&[("temperature", 0.7)]);
+    // Long enough that a poll has planned the change again while its next attempt is still some time away.
+    while !bench
+        .agent
+        .owing()
+        .any(|course| course.not_before > bench.elapsed)
+    {
+        let due = bench.agent.wake_at() - bench.elapsed;
+        bench.pass(due);
+    }
+    let due = bench.agent.owing().map(|course| course.not_before).max();
+    let mut newer = bench.state.clone();
+    let record = record(
+        &newer,
+        PolicyKind::WorkerSelection,
+        &Scope::default(),
+        values(&[("temperature", 0.1)]),
+        99,
+    );
+    let (subject, bytes) = (record.subject(), record.to_bytes());
+    newer.evolve(Position(9), &subject, &bytes, &Reading::Known(record));
+    // The frontend takes its time over the listing that the newer policy asks for.
+    let newer = Input::Desired(Some(Arc::new(newer)));
+    let mut outputs = bench.agent.step(bench.now(), newer);
+    bench.elapsed = due.unwrap();
+    outputs.extend(bench.agent.step(bench.now(), Input::Tick));
+    assert!(
+        matches!(outputs.as_slice(), [Output::List { .. }]),
+        "{outputs:?}"
+    );
+    bench.frontend.faults.clear();
+    let mut inputs = std::collections::VecDeque::new();
+    for output in outputs {
+        bench.carry_out(output, &mut inputs);
+    }
+    for input in inputs {
+        bench.feed(input);
+    }
+    assert_eq!(
+        bench.parameters().get(&parameter("temperature")),
+        Some(&ParameterValue::number(0.1))
+    );
+    assert_eq!(bench.router().position, Position(9));
+}
+
+#[test]
 fn a_change_whose_answer_was_lost_is_no_drift_also_after_a_crash() {
     for crash in [false, true] {
         let mut bench = Bench::new(frontend());
