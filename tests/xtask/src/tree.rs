@@ -22,6 +22,8 @@ pub fn prove() -> Found {
         ("migrations", "tokio"),
         ("service", "router-agent"),
         ("router-agent", "service"),
+        ("scheduler", "event-log"),
+        ("scheduler", "async-nats"),
     ] {
         let all = packages_under(package);
         let there = all.iter().any(|one| one == absent);
@@ -38,7 +40,8 @@ pub fn prove() -> Found {
     for (library, allowed) in [
         ("async-nats", vec!["event-log"]),
         ("fjall", vec!["event-log"]),
-        ("axum", vec!["aide", "service"]),
+        ("axum", vec!["service", "scheduler"]),
+        ("dynamo-kv-router", vec!["scheduler"]),
         ("service", vec!["cli", "router-policy-tests"]),
         ("router-agent", vec!["cli", "router-policy-tests"]),
     ] {
