@@ -18,6 +18,9 @@ pub struct Heard {
     pub status: AgentStatus,
     /// When it arrived here. Ages are counted from this, never from the agent's clock.
     pub heard_at: Timestamp,
+    /// Another live process reports under the same id, so that `status` tells only half.
+    #[serde(default)]
+    pub contested: bool,
 }
 
 /// When silence counts.
@@ -116,9 +119,22 @@ pub fn convergence(
         pending: Vec::new(),
         missing: Vec::new(),
     };
-    for Heard { status, heard_at } in heard {
-        let silent_ms = now.since_ms(*heard_at);
+    for heard in heard {
+        let status = &heard.status;
+        let silent_ms = now.since_ms(heard.heard_at);
         if silent_ms > patience.gone_after_ms {
+            continue;
+        }
+        if heard.contested {
+            // Whatever its group: the process that is not seen may be of another one.
+            out.missing.push(Missing {
+                agent: status.agent.clone(),
+                frontend: None,
+                why: format!(
+                    "two processes report as agent {}; give each an id of its own",
+                    status.agent
+                ),
+            });
             continue;
         }
         let group = status.group.as_ref();

@@ -208,6 +208,7 @@ fn agent(id: &str, at: u64, routers: Vec<RouterStatus>) -> Heard {
             }],
         },
         heard_at: Timestamp::from_unix_ms(100_000),
+        contested: false,
     }
 }
 
@@ -510,4 +511,24 @@ fn regression_a_frontend_that_cannot_take_a_policy_is_not_passed_over() {
         place.error.as_ref().unwrap().contains("no /router_policy"),
         "{place:?}"
     );
+}
+
+#[test]
+fn regression_an_id_that_two_processes_report_under_is_missing_whatever_its_group() {
+    let canary = PolicyKey {
+        kind: PolicyKind::WorkerSelection,
+        scope: serde_json::from_value(json!({"group": "canary"})).unwrap(),
+    };
+    let all = PolicyKey {
+        kind: PolicyKind::WorkerSelection,
+        scope: Scope::default(),
+    };
+    let mut twice = agent("a", 7, vec![at(ApplyState::Applied, 7)]);
+    twice.contested = true;
+    for policy in [all, canary] {
+        assert_eq!(
+            outcome(std::slice::from_ref(&twice), &policy, 101_000),
+            Outcome::Pending
+        );
+    }
 }
