@@ -72,36 +72,37 @@ async fn regression_a_policy_made_on_one_replica_can_be_changed_on_another_at_on
         let (status, made) = one.send(Method::POST, "/v1/changes", &made).await;
         assert_eq!(status, 200, "{made}");
         let id = made["policies"][0]["id"].as_str().unwrap().to_owned();
-        let written = async {
-            match which {
-                "patch" => {
-                    other
-                        .send(Method::PATCH, &format!("/v1/policies/{id}"), &patch)
-                        .await
-                }
-                "revert" => {
-                    let body = json!({"to_revision": 1});
-                    other
-                        .send(Method::POST, &format!("/v1/policies/{id}/revert"), &body)
-                        .await
-                }
-                "facade" => {
-                    let body = json!({"router_id": id, "expected_revision": 1,
-                        "parameters": {"router_temperature": 0.5}});
-                    other.send(Method::PATCH, "/router_policy", &body).await
-                }
-                _ => {
-                    other
-                        .send(Method::POST, "/busy_threshold", &threshold)
-                        .await
-                }
+        let write = async || match which {
+            "patch" => {
+                let path = format!("/v1/policies/{id}");
+                other.send(Method::PATCH, &path, &patch).await
+            }
+            "revert" => {
+                let path = format!("/v1/policies/{id}/revert");
+                let body = json!({"to_revision": 1});
+                other.send(Method::POST, &path, &body).await
+            }
+            "facade" => {
+                let body = json!({"router_id": id, "expected_revision": 1,
+                    "parameters": {"router_temperature": 0.5}});
+                other.send(Method::PATCH, "/router_policy", &body).await
+            }
+            _ => {
+                other
+                    .send(Method::POST, "/busy_threshold", &threshold)
+                    .await
             }
         };
-        // The first answer that is not "behind" is the answer; until the link is thawed that is all it can say.
         let (status, behind) = other.get(&format!("/v1/policies/{id}")).await;
         assert_eq!(status, 404, "a read tells what this replica has: {behind}");
-        let thaw = async { link.set_frozen(false) };
-        let ((status, answer), ()) = tokio::join!(written, thaw);
+        let (status, behind) = write().await;
+        assert_eq!(
+            (status.as_u16(), &behind["code"], &behind["outcome"]),
+            (503, &json!("log_unavailable"), &json!("not_applied")),
+            "{which}: {behind}"
+        );
+        link.set_frozen(false);
+        let (status, answer) = write().await;
         assert_eq!(status, 200, "{which}: {answer}");
         assert!(other.running().wait_for(Position(3), PATIENCE).await);
     }
