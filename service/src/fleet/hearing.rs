@@ -210,7 +210,8 @@ mod tests {
     #[test]
     fn an_id_is_contested_while_two_processes_go_on_under_it() {
         // (what, reports as (started, report, heard at), contested after the last)
-        let cases: [(&str, &[(u64, u64, u64)], bool); 8] = [
+        type Reports = &'static [(u64, u64, u64)];
+        let cases: [(&str, Reports, bool); 8] = [
             (
                 "a restart",
                 &[(10, 7, 0), (10, 8, 5), (20, 1, 10), (20, 2, 20)],
