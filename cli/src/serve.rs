@@ -52,7 +52,8 @@ pub(crate) async fn start(
 /// Opens a log for reading and writing. Only a service that has never met one may make it: a log that is gone must never
 /// be taken for a log that says nothing.
 pub(crate) async fn wire(log: &str, data: &Path, options: Options) -> Result<Wiring, Problem> {
-    match service::met_log(data) {
+    let met = service::met_log(data).map_err(|error| Problem::Failed(chain(&error)))?;
+    match met {
         Some(log_id) => options.identity.expect(log_id),
         None => options.identity.allow_create(),
     }

@@ -10,6 +10,13 @@ use crate::state::State;
 /// Bound: policies in one atomic change (each carries its overlay; the record must stay below a broker's 1 MiB).
 pub const SET_POLICIES_MAX: usize = 64;
 
+/// Bound: bytes of one policy's parameters as JSON. A frontend refuses bodies above 16,384 bytes (Dynamo 1.7); the rest is
+/// for the router's id and revision.
+pub const OVERLAY_BYTES_MAX: usize = 15 * 1024;
+
+/// Bound: bytes of one record. A broker takes 1 MiB by default, with the headers.
+pub const RECORD_BYTES_MAX: usize = 512 * 1024;
+
 /// Something that somebody wants to be so.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Command {
@@ -115,11 +122,38 @@ pub fn decide(state: &State, command: &Command) -> Result<Decision, Rejection> {
         fingerprint: command.fingerprint,
         event,
     };
+    let field = match &command.order {
+        Order::ChangePolicies(_) => "parameters",
+        Order::RegisterParameter { .. } => "schema",
+    };
+    bounded(
+        field,
+        "one record",
+        record.to_bytes().len(),
+        RECORD_BYTES_MAX,
+    )?;
     let subject = record.subject();
     Ok(Decision {
         expected_tail: state.tail(&subject),
         subject,
         record,
+    })
+}
+
+fn bounded(
+    field: &'static str,
+    place: &'static str,
+    bytes: usize,
+    max: usize,
+) -> Result<(), Rejection> {
+    if bytes <= max {
+        return Ok(());
+    }
+    Err(Rejection::TooLarge {
+        field,
+        place,
+        bytes,
+        max,
     })
 }
 
@@ -231,6 +265,9 @@ fn decide_policy(
             (Action::RevertedTo(*to), earlier.clone())
         }
     };
+    // Invariant: string keys and finite numbers only, so encoding cannot fail.
+    let bytes = serde_json::to_vec(&overlay).map_or(usize::MAX, |encoded| encoded.len());
+    bounded("parameters", "one policy", bytes, OVERLAY_BYTES_MAX)?;
     Ok(PolicyChange {
         kind: policy.kind,
         scope: policy.scope.clone(),

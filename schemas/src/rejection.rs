@@ -59,6 +59,18 @@ pub enum Rejection {
         /// How many were given.
         count: usize,
     },
+    /// More than a frontend, or the log, takes in one piece.
+    #[error("{field} would take {bytes} bytes in {place}, at most {max} are allowed")]
+    TooLarge {
+        /// Part of the request.
+        field: &'static str,
+        /// In what it would be too large.
+        place: &'static str,
+        /// How large it would be.
+        bytes: usize,
+        /// How large it may be.
+        max: usize,
+    },
     /// A scope that this kind of policy cannot have.
     #[error("scope.{field} {why}")]
     InvalidScope {
@@ -123,7 +135,7 @@ pub enum RejectionCode {
     EmptyChange,
     /// [`Rejection::UnknownParameter`]
     UnknownParameter,
-    /// [`Rejection::InvalidValue`], [`Rejection::TooManyParameters`]
+    /// [`Rejection::InvalidValue`], [`Rejection::TooManyParameters`], [`Rejection::TooLarge`]
     InvalidValue,
     /// [`Rejection::InvalidScope`]
     InvalidScope,
@@ -147,9 +159,9 @@ impl Rejection {
             }
             Rejection::EmptyChange => RejectionCode::EmptyChange,
             Rejection::UnknownParameter { .. } => RejectionCode::UnknownParameter,
-            Rejection::InvalidValue { .. } | Rejection::TooManyParameters { .. } => {
-                RejectionCode::InvalidValue
-            }
+            Rejection::InvalidValue { .. }
+            | Rejection::TooManyParameters { .. }
+            | Rejection::TooLarge { .. } => RejectionCode::InvalidValue,
             Rejection::InvalidScope { .. } => RejectionCode::InvalidScope,
             Rejection::InvalidSchema { .. } => RejectionCode::InvalidSchema,
             Rejection::InvalidSet { .. } => RejectionCode::InvalidSet,
@@ -173,6 +185,7 @@ impl Rejection {
             Rejection::UnknownParameter { name, .. } | Rejection::InvalidValue { name, .. } => {
                 Some(format!("parameters.{name}"))
             }
+            Rejection::TooLarge { field, .. } => Some((*field).to_owned()),
             Rejection::InvalidScope { field, .. } => Some(format!("scope.{field}")),
             Rejection::InvalidSchema { .. } => Some("schema".to_owned()),
             Rejection::InvalidSet { .. } => Some("changes".to_owned()),

@@ -410,3 +410,32 @@ fn a_revert_is_judged_by_todays_rules() {
     revert.force = true;
     assert!(decide(&state, &revert).unwrap().record.forced);
 }
+
+#[test]
+fn regression_a_policy_that_no_frontend_and_a_record_that_no_broker_takes_is_refused() {
+    let blob = ParameterName::new("blob").unwrap();
+    let mut state = State::default();
+    let schema = serde_json::json!({"type": "string"});
+    state.registry.parameters.insert(blob.clone(), schema);
+    let order = |number: u8, length: usize| {
+        let value = serde_json::json!({"blob": "x".repeat(length)});
+        PolicyOrder {
+            policy: key(number),
+            expected: None,
+            change: Change::Patch(serde_json::from_value(value).unwrap()),
+        }
+    };
+    let decided = |orders| decide(&state, &command(1, orders)).map(|_| ());
+    let few = (0..16).map(|number| order(number, 14_000)).collect();
+    assert_eq!(decided(few), Ok(()));
+    let many = (0..32).map(|number| order(number, 14_000)).collect();
+    for too_large in [vec![order(0, 16_400)], many] {
+        let rejection = decided(too_large).unwrap_err();
+        assert!(
+            matches!(rejection, Rejection::TooLarge { .. }),
+            "{rejection}"
+        );
+        assert_eq!(rejection.code(), schemas::RejectionCode::InvalidValue);
+        assert_eq!(rejection.field().as_deref(), Some("parameters"));
+    }
+}

@@ -233,7 +233,9 @@ pub fn adopt(data_dir: &Path) -> Result<Option<PathBuf>, OpenError> {
 }
 
 /// The log that a data folder knows; `None` when no service with it has ever met one. Only then may a log be made.
-#[must_use]
-pub fn met_log(data_dir: &Path) -> Option<LogId> {
+///
+/// # Errors
+/// [`OpenError`] when the folder does not tell; then nothing may be made or followed.
+pub fn met_log(data_dir: &Path) -> Result<Option<LogId>, OpenError> {
     projection::open::met_log(data_dir)
 }

@@ -1,17 +1,20 @@
 //! The one thread that writes an embedded log.
 //!
 //! Owns: positions, compare-and-swap, group commit (everything that is queued goes into one sync), and opening the store
-//! again after a failed write, so that a full disk is an error and not the end.
+//! again after a failed write, so that a full disk is an error and not the end. A store that does not open then is tried
+//! again by itself: reads must not wait for somebody to write.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use bytes::Bytes;
 use schemas::{Position, Subject};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::store::{Store, Write};
+use crate::ambient;
 use crate::port::{Appended, Failure};
 
 /// One append on its way.
@@ -30,6 +33,12 @@ const BATCH_MAX: usize = 256;
 /// Bound: bytes in one sync, so that one batch fits the store's journal many times.
 const BATCH_BYTES_MAX: usize = 8 * 1024 * 1024;
 
+/// Pauses between two tries to open the store again.
+const REOPEN_MIN: Duration = Duration::from_millis(100);
+const REOPEN_MAX: Duration = Duration::from_secs(5);
+/// A pause is slept in pieces of this, so that an append or the end of the log need not wait for all of it.
+const SLICE: Duration = Duration::from_millis(20);
+
 pub(super) struct Writer {
     pub(super) dir: PathBuf,
     pub(super) slot: Slot,
@@ -40,7 +49,7 @@ pub(super) struct Writer {
 impl Writer {
     /// Runs until every sender is gone.
     pub(super) fn run(mut self, mut requests: mpsc::Receiver<Request>) {
-        while let Some(first) = requests.blocking_recv() {
+        while let Some(first) = self.next(&mut requests) {
             let mut bytes = first.bytes.len();
             let mut batch = vec![first];
             while batch.len() < BATCH_MAX && bytes < BATCH_BYTES_MAX {
@@ -49,6 +58,36 @@ impl Writer {
                 batch.push(next);
             }
             self.write(batch);
+        }
+    }
+
+    /// The next append; `None` when every sender is gone. Meanwhile a store that did not open is tried again.
+    fn next(&mut self, requests: &mut mpsc::Receiver<Request>) -> Option<Request> {
+        let mut attempt = 0;
+        let mut pause = ambient::backoff(REOPEN_MIN, REOPEN_MAX, attempt);
+        loop {
+            if self.slot().is_some() {
+                return requests.blocking_recv();
+            }
+            match requests.try_recv() {
+                Ok(request) => return Some(request),
+                Err(mpsc::error::TryRecvError::Disconnected) => return None,
+                Err(mpsc::error::TryRecvError::Empty) => {}
+            }
+            if pause > Duration::ZERO {
+                std::thread::sleep(SLICE);
+                pause = pause.saturating_sub(SLICE);
+                continue;
+            }
+            attempt += 1;
+            pause = ambient::backoff(REOPEN_MIN, REOPEN_MAX, attempt);
+            let dir = self.dir.display().to_string();
+            match self.reopen() {
+                Ok(_) => tracing::info!(dir, "the embedded log is open again"),
+                Err(why) => {
+                    tracing::warn!(error = %why, dir, attempt, "the embedded log does not open again");
+                }
+            }
         }
     }
 
@@ -93,20 +132,8 @@ impl Writer {
             let landed = writes.first().map_or(Ok(false), |first| {
                 store.at(first.position).map(|entry| entry.is_some())
             });
-            match landed {
-                // All or nothing: a batch is one entry of the journal.
-                Ok(false) => Ok(false),
-                Ok(true) => store
-                    .settle()
-                    .map(|()| {
-                        if let Some(last) = writes.last() {
-                            store.note_end(last.position);
-                        }
-                        true
-                    })
-                    .map_err(|why| why.to_string()),
-                Err(why) => Err(why.to_string()),
-            }
+            // All or nothing: a batch is one entry of the journal. What landed is settled by now.
+            landed.map_err(|why| why.to_string())
         });
         for (request, appended) in judged {
             let answer = match (&settled, appended) {
@@ -137,6 +164,11 @@ impl Writer {
         drop(self.slot().take());
         let store = Store::reopen(&self.dir, self.lock.clone()).map_err(|why| why.to_string())?;
         let end = store.end().map_err(|why| why.to_string())?;
+        // Invariant: nobody reads what a power cut could still take away.
+        if end > *self.head.borrow() {
+            store.settle().map_err(|why| why.to_string())?;
+            store.note_end(end);
+        }
         let store = Arc::new(store);
         *self.slot() = Some(store.clone());
         self.head.send_replace(end);
@@ -191,4 +223,52 @@ fn judge(store: &Store, batch: Vec<Request>) -> Result<Judged, (Vec<Request>, fj
         judged.push((request, Appended::Committed(end)));
     }
     Ok((judged, writes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use schemas::LogId;
+
+    #[test]
+    fn regression_a_store_that_did_not_open_again_comes_back_without_an_append() {
+        let folder = tempfile::tempdir().unwrap();
+        let dir = folder.path().join("log");
+        let store = Store::open(&dir, Some(LogId(uuid::Uuid::from_u128(7)))).unwrap();
+        let lock = store.lock();
+        drop(store);
+        let (in_place, away) = (dir.join("store"), dir.join("away"));
+        std::fs::rename(&in_place, &away).unwrap();
+        let slot = Slot::default();
+        let (head, _watched) = watch::channel(Position::START);
+        let writer = Writer {
+            dir,
+            slot: slot.clone(),
+            lock,
+            head,
+        };
+        let (requests, queue) = mpsc::channel(1);
+        let running = std::thread::spawn(move || writer.run(queue));
+        let (answer, answered) = oneshot::channel();
+        let request = Request {
+            subject: Subject::from_log("m"),
+            expected: Position::START,
+            bytes: Bytes::from_static(b"{}"),
+            answer,
+        };
+        requests.blocking_send(request).unwrap();
+        let refused = answered.blocking_recv().unwrap();
+        assert!(
+            matches!(refused, Err(Failure::Determinate(_))),
+            "{refused:?}"
+        );
+        std::fs::rename(&away, &in_place).unwrap();
+        let begun = std::time::Instant::now();
+        while slot.lock().unwrap().is_none() {
+            assert!(begun.elapsed() < Duration::from_secs(30), "never came back");
+            std::thread::yield_now();
+        }
+        drop(requests);
+        running.join().unwrap();
+    }
 }

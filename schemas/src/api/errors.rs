@@ -89,9 +89,11 @@ impl From<RejectionCode> for ErrorCode {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum WriteOutcome {
-    /// It is not in the log and will not be.
+    /// It is not in the log and will not be. Never said of a write whose `Idempotency-Key` came from the client and that the
+    /// service could not look up in the log: an earlier attempt, through another replica or before a restart, may have
+    /// landed.
     NotApplied,
-    /// It may be in the log. Repeating it with the same `Idempotency-Key` (the `command_id`) is safe.
+    /// It may be in the log; with a `code` other than `outcome_unknown` only by an earlier attempt. Repeating it with the same `Idempotency-Key` (the `command_id`) is safe.
     Unknown,
 }
 

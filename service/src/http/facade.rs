@@ -19,12 +19,11 @@ use schemas::decide::PolicyOrder;
 use schemas::{ParameterName, ParameterValue, Patch, PolicyKey, PolicyKind, Rejection, parameter};
 use serde::Deserialize;
 
-use super::App;
 use super::body::Strict;
 use super::problem::Problem;
-use super::query::{StrictQuery, WaitQuery, command_id, if_match};
-use super::views;
+use super::query::{StrictQuery, WaitQuery, command_key, if_match};
 use super::writes::{self, Wanted};
+use super::{App, fresh, views};
 use crate::projection::Snapshot;
 
 /// `?model=`, exact.
@@ -58,10 +57,17 @@ pub async fn patch(
     headers: HeaderMap,
     Strict(request): Strict<PatchRequest>,
 ) -> Result<Json<PatchAnswer>, Problem> {
-    let command_id = command_id(&headers)?;
+    let key = command_key(&headers)?;
     let patience = query.patience()?;
     let precondition = if_match(&headers)?;
-    let policy = addressed(&app, &request)?;
+    let policy = match addressed(&app, &request) {
+        // Another replica may have made the policy.
+        Err(problem) if problem.status == StatusCode::NOT_FOUND => {
+            fresh::catch_up_for_write(&app, key).await?;
+            addressed(&app, &request)?
+        }
+        judged => judged?,
+    };
     if precondition.is_some_and(|revision| revision != request.expected_revision) {
         return Err(Problem::new(
             StatusCode::PRECONDITION_FAILED,
@@ -89,7 +95,7 @@ pub async fn patch(
     let wanted = Wanted {
         reason: request.reason,
         force: request.force,
-        ..Wanted::one(command_id, order)
+        ..Wanted::one(key, order)
     };
     let written = writes::write(&app, wanted).await?;
     let policies = [policy];

@@ -14,12 +14,12 @@ use schemas::state::{Reading, Verdict};
 use schemas::{Overlay, PolicyKey, Position, Rejection, Revision, Timestamp, parameter};
 use serde::Deserialize;
 
-use super::App;
 use super::body::Strict;
-use super::policies::{Tagged, agreed, answer, by_id};
+use super::policies::{Tagged, agreed, answer, by_id, by_id_for_write};
 use super::problem::Problem;
-use super::query::{StrictQuery, WaitQuery, command_id, if_match, position};
+use super::query::{StrictQuery, WaitQuery, command_key, if_match, position};
 use super::writes::Wanted;
+use super::{App, fresh, views};
 use crate::projection::keys::Index;
 use crate::projection::store::{Direction, Store, StoreError, StoredRecord};
 
@@ -289,10 +289,14 @@ pub async fn revert(
     headers: HeaderMap,
     Strict(request): Strict<RevertRequest>,
 ) -> Result<Tagged<WriteAnswer>, Problem> {
-    let command_id = command_id(&headers)?;
+    let key = command_key(&headers)?;
     let precondition = if_match(&headers)?;
-    let policy = by_id(&app, &id)?;
+    let policy = by_id_for_write(&app, &id, key).await?;
     let expected = agreed(precondition, request.expected_revision)?;
+    // The revision may have been made through another replica.
+    if views::revision(&app.projection.snapshot(), &policy) < request.to_revision {
+        fresh::catch_up_for_write(&app, key).await?;
+    }
     let overlay = at_revision(&app, &policy, request.to_revision)
         .await
         .map_err(|problem| problem.field("to_revision"))?;
@@ -308,7 +312,7 @@ pub async fn revert(
         reason: request.reason,
         force: request.force,
         preconditioned: precondition.is_some(),
-        ..Wanted::one(command_id, order)
+        ..Wanted::one(key, order)
     };
     answer(&app, wanted, query).await
 }

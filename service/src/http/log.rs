@@ -1,6 +1,7 @@
 //! `/v1/log/…`: the log over HTTP, for followers without a broker.
 //!
-//! Answers come from the local store: exact up to this service's position, which `head` tells.
+//! `head` is the log's own, and "no record" is only said when the log has none: a follower moves between replicas behind one
+//! address, and would take one that is behind for a log that was cut off. Records themselves come from the local store.
 
 use axum::Json;
 use axum::extract::State;
@@ -12,11 +13,11 @@ use schemas::{LogId, Position, Subject};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::App;
 use super::problem::Problem;
 use super::query::{NoQuery, StrictQuery, position};
+use super::{App, fresh};
 use crate::projection::keys::Index;
-use crate::projection::store::{Direction, StoredRecord};
+use crate::projection::store::{Direction, Store, StoredRecord};
 
 /// A record as a line.
 #[must_use]
@@ -47,7 +48,7 @@ fn met(app: &App) -> Result<(LogId, Position), Problem> {
             "this service has not met its log yet",
         )
     })?;
-    // SUBTLE: a store that is being made again ends before what followers have read. They would take that for a log that was
+    // SUBTLE: a store that is being made again lacks tails that followers have read. They would take that for a log that was
     // cut off (`a_service_that_rebuilds_its_store_is_no_log_that_was_cut_off`).
     if app.projection.condition().log == LogCondition::Starting {
         return Err(Problem::new(
@@ -70,13 +71,16 @@ fn no_record() -> Problem {
 /// `GET /v1/log/head`.
 ///
 /// # Errors
-/// 503 until the service has caught up with its log.
+/// 503 while the log cannot be asked; 409 when it is another log than before.
 pub async fn head(
     State(app): State<App>,
     StrictQuery(NoQuery {}): StrictQuery<NoQuery>,
 ) -> Result<Json<HeadView>, Problem> {
-    let (log_id, position) = met(&app)?;
-    Ok(Json(HeadView { log_id, position }))
+    let head = fresh::head(&app).await?;
+    Ok(Json(HeadView {
+        log_id: head.log_id,
+        position: head.position,
+    }))
 }
 
 /// `GET /v1/log/tails`.
@@ -117,13 +121,18 @@ pub struct AtQuery {
 /// `GET /v1/log/at`.
 ///
 /// # Errors
-/// 404 for a gap, 400 for what is no position, 503 until the service has caught up with its log.
+/// 404 for a gap and beyond the log's end, 400 for what is no position, 503 while this service has not read that far.
 pub async fn at(
     State(app): State<App>,
     StrictQuery(query): StrictQuery<AtQuery>,
 ) -> Result<Json<Line>, Problem> {
     let position = position("position", &query.position)?;
-    met(&app)?;
+    if position > app.projection.snapshot().state.position {
+        if position > fresh::head(&app).await?.position {
+            return Err(no_record());
+        }
+        fresh::catch_up(&app).await?;
+    }
     let found = app
         .projection
         .read(move |store| store.record(position))
@@ -142,25 +151,25 @@ pub struct NextQuery {
 /// `GET /v1/log/next`: the first record on a subject after a position.
 ///
 /// # Errors
-/// 404 when there is none, 400 for what is no position, 503 until the service has caught up with its log.
+/// 404 when the log has none, 400 for what is no position, 503 until the service has caught up with its log.
 pub async fn next(
     State(app): State<App>,
     StrictQuery(query): StrictQuery<NextQuery>,
 ) -> Result<Json<Line>, Problem> {
     let after = position("after", &query.after)?;
     met(&app)?;
-    let found = app
-        .projection
-        .read(move |store| {
-            store.indexed(
-                Index::Subject,
-                query.subject.as_str(),
-                Direction::Up,
-                after,
-                1,
-            )
-        })
-        .await?;
+    let look = || {
+        let subject = query.subject.clone();
+        let read = move |store: &Store| {
+            store.indexed(Index::Subject, subject.as_str(), Direction::Up, after, 1)
+        };
+        app.projection.read(read)
+    };
+    let mut found = look().await?;
+    if found.is_empty() {
+        fresh::catch_up(&app).await?;
+        found = look().await?;
+    }
     found
         .into_iter()
         .next()

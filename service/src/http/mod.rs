@@ -9,6 +9,7 @@ pub mod convergence;
 pub mod events;
 pub mod export;
 pub mod facade;
+pub mod fresh;
 pub mod health;
 pub mod history;
 pub mod layers;

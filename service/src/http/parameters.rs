@@ -11,7 +11,7 @@ use super::App;
 use super::body::Strict;
 use super::policies::agreed;
 use super::problem::Problem;
-use super::query::{NoQuery, StrictQuery, command_id, if_match};
+use super::query::{NoQuery, StrictQuery, command_key, if_match};
 use super::writes::{self, Wanted};
 
 /// `GET /v1/parameters`.
@@ -33,7 +33,7 @@ pub async fn register(
     headers: HeaderMap,
     Strict(request): Strict<ParameterRequest>,
 ) -> Result<Json<ParametersView>, Problem> {
-    let command_id = command_id(&headers)?;
+    let key = command_key(&headers)?;
     let precondition = if_match(&headers)?;
     let name = ParameterName::new(name).map_err(|why| {
         Problem::new(
@@ -44,7 +44,7 @@ pub async fn register(
         .field("name")
     })?;
     let wanted = Wanted {
-        command_id,
+        key,
         reason: request.reason,
         force: false,
         order: Order::RegisterParameter {

@@ -12,13 +12,13 @@ use schemas::effective::{effective as effective_of, effective_thresholds};
 use schemas::{Endpoint, Name, PolicyId, PolicyKey, PolicyKind, RouterKey, WorkerType};
 use serde::Deserialize;
 
-use super::App;
 use super::body::Strict;
 use super::problem::Problem;
-use super::query::{NoQuery, StrictQuery, WaitQuery, command_id, if_match};
+use super::query::{Key, NoQuery, StrictQuery, WaitQuery, command_key, if_match};
 use super::thresholds::etag;
 use super::views;
 use super::writes::{self, Wanted};
+use super::{App, fresh};
 use crate::writer::Written;
 
 /// Answers carry the policy's revision as their `ETag`.
@@ -88,6 +88,22 @@ pub fn by_id(app: &App, id: &str) -> Result<PolicyKey, Problem> {
         .ok_or_else(|| Problem::not_found("no such policy").field("id"))
 }
 
+/// As [`by_id`], for a write: before it says that there is no such policy it catches up with the log, so that a policy made
+/// through one replica can be changed through another.
+///
+/// # Errors
+/// 404; 503 while the log cannot be asked.
+pub async fn by_id_for_write(app: &App, id: &str, key: Key) -> Result<PolicyKey, Problem> {
+    match by_id(app, id) {
+        // A text that cannot be an id is the id of nothing, also on other replicas.
+        Err(_) if id.parse::<PolicyId>().is_ok() => {
+            fresh::catch_up_for_write(app, key).await?;
+            by_id(app, id)
+        }
+        known => known,
+    }
+}
+
 /// `GET /v1/policies/{id}`.
 ///
 /// # Errors
@@ -113,10 +129,10 @@ pub async fn patch(
     headers: HeaderMap,
     Strict(request): Strict<PolicyPatchRequest>,
 ) -> Result<Tagged<WriteAnswer>, Problem> {
-    let command_id = command_id(&headers)?;
+    let key = command_key(&headers)?;
     let precondition = if_match(&headers)?;
     let change = writes::change(request.parameters, request.reset)?;
-    let policy = by_id(&app, &id)?;
+    let policy = by_id_for_write(&app, &id, key).await?;
     let expected = agreed(precondition, request.expected_revision)?;
     let order = PolicyOrder {
         policy,
@@ -127,7 +143,7 @@ pub async fn patch(
         reason: request.reason,
         force: request.force,
         preconditioned: precondition.is_some(),
-        ..Wanted::one(command_id, order)
+        ..Wanted::one(key, order)
     };
     answer(&app, wanted, query).await
 }
@@ -221,7 +237,7 @@ pub async fn change(
     Strict(request): Strict<ChangesRequest>,
 ) -> Result<Json<WriteAnswer>, Problem> {
     let wanted = Wanted {
-        command_id: command_id(&headers)?,
+        key: command_key(&headers)?,
         order: orders(&request)?,
         reason: request.reason,
         force: request.force,

@@ -6,8 +6,9 @@ use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use schemas::api::{ErrorBody, ErrorCode, WriteOutcome};
-use schemas::{CommandId, Position, Rejection, RejectionCode};
+use schemas::{Position, Rejection, RejectionCode};
 
+use super::query::Key;
 use crate::projection::store::StoreError;
 use crate::writer::{Newer, WriteError};
 
@@ -108,8 +109,12 @@ impl Problem {
     }
 
     /// A write that was not done. `preconditioned`: the revision came as `If-Match`.
+    ///
+    /// Where nothing of this attempt is in the log, the code tells what it ran into and [`Key::not_applied`] what is known of
+    /// the command.
     #[must_use]
-    pub fn of_write(error: WriteError, command_id: CommandId, preconditioned: bool) -> Problem {
+    pub fn of_write(error: WriteError, key: Key, preconditioned: bool) -> Problem {
+        let not_applied = key.not_applied();
         let unavailable = |code, outcome, text: String| {
             let mut problem = Problem::new(StatusCode::SERVICE_UNAVAILABLE, code, text);
             problem.body.outcome = Some(outcome);
@@ -148,20 +153,12 @@ impl Problem {
             WriteError::Unknown(_) => {
                 unavailable(ErrorCode::OutcomeUnknown, WriteOutcome::Unknown, text)
             }
-            WriteError::Unavailable(_) => {
-                unavailable(ErrorCode::LogUnavailable, WriteOutcome::NotApplied, text)
-            }
-            WriteError::Foreign(_) => {
-                unavailable(ErrorCode::ForeignLog, WriteOutcome::NotApplied, text)
-            }
-            WriteError::Overloaded => {
-                unavailable(ErrorCode::Overloaded, WriteOutcome::NotApplied, text)
-            }
-            WriteError::Store(_) => {
-                unavailable(ErrorCode::Internal, WriteOutcome::NotApplied, text)
-            }
+            WriteError::Unavailable(_) => unavailable(ErrorCode::LogUnavailable, not_applied, text),
+            WriteError::Foreign(_) => unavailable(ErrorCode::ForeignLog, not_applied, text),
+            WriteError::Overloaded => unavailable(ErrorCode::Overloaded, not_applied, text),
+            WriteError::Store(_) => unavailable(ErrorCode::Internal, not_applied, text),
         };
-        problem.body.command_id = Some(command_id);
+        problem.body.command_id = Some(key.command_id);
         problem
     }
 }

@@ -4,6 +4,7 @@ use axum::extract::{FromRequestParts, Query};
 use axum::http::HeaderMap;
 use axum::http::request::Parts;
 use event_log::ambient;
+use schemas::api::WriteOutcome;
 use schemas::{CommandId, Position, Revision};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -72,17 +73,42 @@ impl WaitQuery {
     }
 }
 
+/// Which command a write is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Key {
+    /// The command.
+    pub command_id: CommandId,
+    /// True when the client named it: it may have been tried before, through another replica or before a restart.
+    pub supplied: bool,
+}
+
+impl Key {
+    /// What is known of the command when nothing of this attempt is in the log, and the log cannot be asked. A key that the
+    /// client named may have been tried elsewhere, and that attempt's record may be there.
+    #[must_use]
+    pub fn not_applied(self) -> WriteOutcome {
+        if self.supplied {
+            WriteOutcome::Unknown
+        } else {
+            WriteOutcome::NotApplied
+        }
+    }
+}
+
 /// The command of a write: `Idempotency-Key` when given (a UUID as it is, other text by hash), else a new one.
 ///
 /// # Errors
 /// 400 for a key that is empty, longer than 256 bytes, repeated, or not visible ASCII.
-pub fn command_id(headers: &HeaderMap) -> Result<CommandId, Problem> {
+pub fn command_key(headers: &HeaderMap) -> Result<Key, Problem> {
     const HEADER: &str = "idempotency-key";
     let bad =
         |why: &str| Problem::bad_query(format!("Idempotency-Key {why}")).field("Idempotency-Key");
     let mut keys = headers.get_all(HEADER).iter();
     let Some(key) = keys.next() else {
-        return Ok(CommandId(ambient::new_id()));
+        return Ok(Key {
+            command_id: CommandId(ambient::new_id()),
+            supplied: false,
+        });
     };
     if keys.next().is_some() {
         return Err(bad("is given twice"));
@@ -94,9 +120,11 @@ pub fn command_id(headers: &HeaderMap) -> Result<CommandId, Problem> {
     if key.is_empty() || key.len() > 256 {
         return Err(bad("must be 1 to 256 characters"));
     }
-    Ok(CommandId(Uuid::parse_str(key).unwrap_or_else(|_| {
-        Uuid::new_v5(&KEY_NAMESPACE, key.as_bytes())
-    })))
+    let id = Uuid::parse_str(key).unwrap_or_else(|_| Uuid::new_v5(&KEY_NAMESPACE, key.as_bytes()));
+    Ok(Key {
+        command_id: CommandId(id),
+        supplied: true,
+    })
 }
 
 /// Namespace of idempotency keys that are no UUIDs (a UUID made once for this purpose).

@@ -12,12 +12,11 @@ use schemas::decide::{Change, PolicyOrder};
 use schemas::parameter::{self, CustomParameters};
 use schemas::{Name, ParameterName, ParameterValue, Patch, PolicyKind, Revision};
 
-use super::App;
 use super::body::Strict;
 use super::problem::Problem;
-use super::query::{StrictQuery, WaitQuery, command_id, if_match};
-use super::views;
+use super::query::{StrictQuery, WaitQuery, command_key, if_match};
 use super::writes::{self, Wanted};
+use super::{App, fresh, views};
 
 /// Answers carry the policy's revision as their `ETag`.
 type Tagged<T> = ([(HeaderName, HeaderValue); 1], Json<T>);
@@ -39,7 +38,7 @@ pub async fn set(
     headers: HeaderMap,
     Strict(request): Strict<ThresholdRequest>,
 ) -> Result<Tagged<ThresholdAnswer>, Problem> {
-    let command_id = command_id(&headers)?;
+    let key = command_key(&headers)?;
     let patience = query.patience()?;
     let expected = if_match(&headers)?;
     let model = Name::new(request.model.clone());
@@ -61,18 +60,22 @@ pub async fn set(
             convergence: None,
         }));
     }
-    let snapshot = app.projection.snapshot();
     check(&patch)?;
-    let model = model
-        .ok()
-        .filter(|model| views::known_models(&snapshot, &app.fleet.agents()).contains(model))
-        .ok_or_else(|| {
-            Problem::not_found(format!(
-                "Model '{}' not found. Thresholds can only be set for discovered models.",
-                request.model
-            ))
-            .field("model")
-        })?;
+    let known = |model: &Name| {
+        views::known_models(&app.projection.snapshot(), &app.fleet.agents()).contains(model)
+    };
+    let model = model.ok();
+    if model.as_ref().is_some_and(|model| !known(model)) {
+        // Another replica may have made its policy.
+        fresh::catch_up_for_write(&app, key).await?;
+    }
+    let model = model.filter(known).ok_or_else(|| {
+        Problem::not_found(format!(
+            "Model '{}' not found. Thresholds can only be set for discovered models.",
+            request.model
+        ))
+        .field("model")
+    })?;
     let policies = [views::thresholds_key(&model)];
     let order = PolicyOrder {
         policy: policies[0].clone(),
@@ -82,7 +85,7 @@ pub async fn set(
     let wanted = Wanted {
         reason: request.reason,
         preconditioned: expected.is_some(),
-        ..Wanted::one(command_id, order)
+        ..Wanted::one(key, order)
     };
     let written = writes::write(&app, wanted).await?;
     let convergence = writes::wait(&app, &policies, written.position, patience).await;

@@ -6,19 +6,20 @@ use event_log::ambient;
 use schemas::convergence::{Convergence, Outcome};
 use schemas::decide::{Change, Command, Order, PolicyOrder};
 use schemas::event::{Actor, Reason};
-use schemas::{CommandId, Hash, Patch, PolicyKey, Position};
+use schemas::{Hash, Patch, PolicyKey, Position};
 use schemas::{Name, Rejection};
 use tokio::time::Instant;
 
 use super::App;
 use super::problem::Problem;
+use super::query::Key;
 use crate::writer::Written;
 
 /// A write as a handler has understood it.
 #[derive(Debug)]
 pub struct Wanted {
     /// Its command.
-    pub command_id: CommandId,
+    pub key: Key,
     /// Why.
     pub reason: Option<Reason>,
     /// Lift the ranges.
@@ -32,9 +33,9 @@ pub struct Wanted {
 impl Wanted {
     /// One change of one policy.
     #[must_use]
-    pub fn one(command_id: CommandId, order: PolicyOrder) -> Wanted {
+    pub fn one(key: Key, order: PolicyOrder) -> Wanted {
         Wanted {
-            command_id,
+            key,
             reason: None,
             force: false,
             order: Order::ChangePolicies(vec![order]),
@@ -49,14 +50,14 @@ impl Wanted {
 /// A [`Problem`] for every refusal and failure.
 pub async fn write(app: &App, wanted: Wanted) -> Result<Written, Problem> {
     let Wanted {
-        command_id,
+        key,
         reason,
         force,
         order,
         preconditioned,
     } = wanted;
     let command = Command {
-        command_id,
+        command_id: key.command_id,
         actor: actor()?,
         at: ambient::now(),
         reason,
@@ -67,7 +68,7 @@ pub async fn write(app: &App, wanted: Wanted) -> Result<Written, Problem> {
     app.writer
         .write(command)
         .await
-        .map_err(|why| Problem::of_write(why, command_id, preconditioned))
+        .map_err(|why| Problem::of_write(why, key, preconditioned))
 }
 
 /// Who asks: on a loopback address without tokens always the same.

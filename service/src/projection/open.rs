@@ -33,6 +33,11 @@ pub enum OpenError {
         #[source]
         source: io::Error,
     },
+    /// The file that names the log of this folder names none.
+    #[error(
+        "{0} does not hold the id of a log; put the right id back, or run `router-policy adopt --data` on its folder"
+    )]
+    LogId(PathBuf),
     /// Even a fresh store cannot be opened.
     #[error("cannot open a fresh local store in {path}")]
     Store {
@@ -61,7 +66,7 @@ pub struct Opened {
 /// [`OpenError`].
 pub fn open(data_dir: &Path, cache_bytes: u64) -> Result<Opened, OpenError> {
     let lock = Arc::new(lock(data_dir)?);
-    let met = met_log(data_dir);
+    let met = met_log(data_dir)?;
     let path = data_dir.join(FOLDER);
     let existed = path.exists();
     let reason = match try_open(&path, cache_bytes, &lock) {
@@ -113,14 +118,22 @@ pub fn open(data_dir: &Path, cache_bytes: u64) -> Result<Opened, OpenError> {
     })
 }
 
-/// The log that this data folder knows; `None` when it never met one.
-#[must_use]
-pub fn met_log(data_dir: &Path) -> Option<LogId> {
-    fs::read_to_string(data_dir.join(LOG_ID_FILE))
-        .ok()?
-        .trim()
-        .parse()
-        .ok()
+/// The log that this data folder knows; `None` when it never met one, which only a missing file says.
+///
+/// # Errors
+/// [`OpenError::Io`] and [`OpenError::LogId`] when the file is there and does not tell: such a folder has met a log, and
+/// must not let one be made or take another.
+pub fn met_log(data_dir: &Path) -> Result<Option<LogId>, OpenError> {
+    let path = data_dir.join(LOG_ID_FILE);
+    match fs::read(&path) {
+        Ok(bytes) => {
+            let text = String::from_utf8_lossy(&bytes);
+            let log_id = text.trim().parse();
+            log_id.map(Some).map_err(|_| OpenError::LogId(path))
+        }
+        Err(why) if why.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(source) => Err(OpenError::Io { path, source }),
+    }
 }
 
 /// Remembers the log of this data folder, durably.
@@ -128,7 +141,8 @@ pub fn met_log(data_dir: &Path) -> Option<LogId> {
 /// # Errors
 /// The file system's.
 pub fn remember_log(data_dir: &Path, log_id: LogId) -> io::Result<()> {
-    if met_log(data_dir) == Some(log_id) {
+    // What cannot be read is written again: this is said by a service that has met the log.
+    if matches!(met_log(data_dir), Ok(Some(known)) if known == log_id) {
         return Ok(());
     }
     let temporary = data_dir.join(format!("{LOG_ID_FILE}.new"));

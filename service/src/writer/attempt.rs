@@ -191,6 +191,7 @@ fn may_be_behind(rejection: &Rejection) -> bool {
         | Rejection::StaleRegistry { expected, current } => expected > current,
         Rejection::UnknownParameter { .. }
         | Rejection::TooManyParameters { .. }
+        | Rejection::TooLarge { .. }
         | Rejection::NoSuchRevision { .. } => true,
         Rejection::EmptyChange
         | Rejection::InvalidValue { .. }
@@ -222,6 +223,7 @@ fn newer(snapshot: &Snapshot, rejection: &Rejection) -> Option<Newer> {
         | Rejection::UnknownParameter { .. }
         | Rejection::InvalidValue { .. }
         | Rejection::TooManyParameters { .. }
+        | Rejection::TooLarge { .. }
         | Rejection::InvalidScope { .. }
         | Rejection::InvalidSchema { .. }
         | Rejection::InvalidSet { .. }

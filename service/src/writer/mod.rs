@@ -70,13 +70,14 @@ pub enum WriteError {
     /// It may be in the log.
     #[error("it could not be found out whether the change is in the log: {0}")]
     Unknown(String),
-    /// The log cannot be reached; it is not in the log.
+    /// The log cannot be reached; nothing of this attempt is in the log. (Of an attempt elsewhere under the same key nothing
+    /// is known: the HTTP API says so.)
     #[error("the log cannot be written: {0}")]
     Unavailable(String),
-    /// The log is another one than before; it is not in the log.
+    /// The log is another one than before; nothing of this attempt is in the log.
     #[error("{0}")]
     Foreign(String),
-    /// Too many writes in progress; it was not begun.
+    /// Too many writes in progress; this attempt was not begun.
     #[error("too many writes in progress")]
     Overloaded,
     /// The local store failed before anything was appended.

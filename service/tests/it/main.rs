@@ -13,6 +13,7 @@ mod events;
 mod exposure;
 mod facade;
 mod policies;
+mod replicas;
 mod store;
 mod support;
 mod writes;

@@ -221,7 +221,7 @@ async fn another_log_is_refused_until_it_is_adopted() {
     fixture.stop().await;
     // A lost store does not make another log welcome.
     std::fs::remove_dir_all(dir.path().join("projection")).unwrap();
-    assert!(service::met_log(dir.path()).is_some());
+    assert!(service::met_log(dir.path()).unwrap().is_some());
     fixture.log = memory_log(2);
     fixture.start().await;
     fixture
@@ -229,7 +229,7 @@ async fn another_log_is_refused_until_it_is_adopted() {
         .await;
     fixture.stop().await;
     assert!(service::adopt(dir.path()).unwrap().is_some());
-    assert_eq!(service::met_log(dir.path()), None);
+    assert_eq!(service::met_log(dir.path()).unwrap(), None);
     fixture.start().await;
     fixture.ready().await;
     fixture.set("new", 1.0).await;
@@ -319,4 +319,36 @@ async fn a_service_that_rebuilds_its_store_is_no_log_that_was_cut_off() {
     assert_eq!(head["position"], json!(201));
     assert_eq!(fixture.get("/v1/log/at?position=201").await.0, 200);
     fixture.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn regression_a_log_id_that_cannot_be_read_is_an_error_and_never_no_log() {
+    let (log, dir) = (memory_log(1), tempfile::tempdir().unwrap());
+    let (fixture, _) = filled(&log, dir.path()).await;
+    let file = dir.path().join("log-id");
+    let known = std::fs::read(&file).unwrap();
+    let refused = async |what: &str| {
+        let error = service::met_log(dir.path()).unwrap_err().to_string();
+        assert!(error.contains("log-id"), "{what}: {error}");
+        let wiring = event_log::Wiring {
+            log: Arc::clone(&fixture.log),
+            board: Arc::clone(&fixture.board) as Arc<dyn event_log::StatusBoard>,
+        };
+        let started = service::start(fixture.config.clone(), wiring).await;
+        assert!(
+            matches!(started, Err(service::StartError::Store(_))),
+            "{what}"
+        );
+    };
+    for garbage in [&b""[..], b"not an id", &[0xff, 0xfe, 0x00]] {
+        std::fs::write(&file, garbage).unwrap();
+        refused(&String::from_utf8_lossy(garbage)).await;
+    }
+    // Not readable, whoever asks (tests may run as root).
+    std::fs::remove_file(&file).unwrap();
+    std::fs::create_dir(&file).unwrap();
+    refused("a folder").await;
+    std::fs::remove_dir(&file).unwrap();
+    std::fs::write(&file, known).unwrap();
+    assert!(service::met_log(dir.path()).unwrap().is_some());
 }

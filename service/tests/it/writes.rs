@@ -517,3 +517,32 @@ async fn one_key_with_two_bodies_on_two_replicas_is_never_refused_and_applied() 
     // Later, when the first record is known, the key is taken.
     assert_eq!(post(&other, "k", &body("c")).await.0, 422);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn regression_a_key_of_the_client_may_stand_for_an_attempt_made_elsewhere() {
+    let log = memory_log(1);
+    let one = Fixture::over(Arc::clone(&log)).await;
+    let link = Faulty::new(Arc::clone(&log));
+    let other = Fixture::over(Arc::new(link.clone())).await;
+    link.set_frozen(true);
+    // The delivery that was waited for already still comes.
+    one.set("first", 1.0).await;
+    let position = schemas::Position(1);
+    let patience = crate::support::PATIENCE;
+    assert!(other.running().wait_for(position, patience).await);
+    let body = json!({"changes": [change("m", 1.0)]});
+    assert_eq!(post(&one, "k", &body).await.0, 200);
+    link.set_reachable(false);
+    let (status, answer) = post(&other, "k", &body).await;
+    assert_eq!(
+        (status, &answer["code"], &answer["outcome"]),
+        (503, &json!("log_unavailable"), &json!("unknown")),
+        "{answer}"
+    );
+    let (_, answer) = other.send(Method::POST, "/v1/changes", &body).await;
+    assert_eq!(
+        answer["outcome"],
+        json!("not_applied"),
+        "its key was made for it: {answer}"
+    );
+}
