@@ -135,12 +135,7 @@ pub async fn run(scenario: &Scenario, stage: &mut Stage) -> Outcome {
         (scenario.run)(stage).await;
         took = started.elapsed();
     };
-    // The stage is put in order by the next `calm`, so what a panic leaves behind does no harm.
-    let failure = AssertUnwindSafe(all)
-        .catch_unwind()
-        .await
-        .err()
-        .map(|panic| panic_text(panic.as_ref()));
+    let failure = caught(all).await.err();
     Outcome {
         scenario: scenario.letter,
         name: scenario.name,
@@ -171,14 +166,21 @@ pub fn run_alone(letter: &str) {
 /// True when all passed.
 ///
 /// # Panics
-/// When the stage cannot be set.
+/// When there is no async runtime.
 #[must_use]
 pub fn run_all(letters: &[String]) -> bool {
     // Each failure is printed once, below its scenario, without a backtrace through the harness.
     std::panic::set_hook(Box::new(|_| {}));
     runtime().block_on(async {
         let started = Instant::now();
-        let mut stage = Stage::set("all").await;
+        let mut stage = match caught(Stage::set("all")).await {
+            Ok(stage) => stage,
+            Err(failure) => {
+                println!("FAIL  the stage\n      {failure}");
+                println!("dynamo: 0 passed, 1 failed");
+                return false;
+            }
+        };
         println!(
             "stage set in {:.1} s: {}",
             started.elapsed().as_secs_f64(),
@@ -209,8 +211,18 @@ pub fn run_all(letters: &[String]) -> bool {
             }
         }
         if letters.is_empty() || letters.iter().any(|letter| letter == "latency") {
-            stage.calm().await;
-            println!("{}", latency::measure(&stage).await);
+            match caught(async {
+                stage.calm().await;
+                latency::measure(&stage).await
+            })
+            .await
+            {
+                Ok(line) => println!("{line}"),
+                Err(failure) => {
+                    println!("FAIL  latency\n      {failure}");
+                    failed += 1;
+                }
+            }
         }
         println!(
             "dynamo: {passed} passed, {failed} failed in {:.0} s",
@@ -218,6 +230,15 @@ pub fn run_all(letters: &[String]) -> bool {
         );
         failed == 0
     })
+}
+
+/// The text of the panic, if there is one. The stage is put in order by the next `calm`, so what a panic leaves behind does
+/// no harm.
+async fn caught<T>(what: impl Future<Output = T>) -> Result<T, String> {
+    AssertUnwindSafe(what)
+        .catch_unwind()
+        .await
+        .map_err(|panic| panic_text(panic.as_ref()))
 }
 
 fn runtime() -> tokio::runtime::Runtime {
