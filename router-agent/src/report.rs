@@ -117,7 +117,8 @@ impl Reporter {
 }
 
 /// Finds other agents that look after the same routers: by router id, which no two frontends share. (Frontends' addresses
-/// say nothing: every host has a `127.0.0.1`.)
+/// say nothing: every host has a `127.0.0.1`.) Also other processes under this agent's own id: of their reports and ours only
+/// one is kept, so each makes the other's frontends invisible.
 #[derive(Debug)]
 pub struct RivalWatch {
     agent: AgentId,
@@ -148,13 +149,16 @@ impl RivalWatch {
 
     /// Takes another agent's report in, `elapsed` after the start.
     pub fn hear(&mut self, elapsed: Duration, own: &AgentStatus, other: &AgentStatus) {
-        if other.agent == self.agent {
+        // Our own echo. (Two processes under one id do not start within one millisecond.)
+        let namesake = other.agent == self.agent;
+        if namesake && other.started_at == own.started_at {
             return;
         }
         let theirs: BTreeSet<RouterId> = routers(&other.frontends).collect();
         let frontends: BTreeSet<FrontendId> = (own.frontends.iter())
+            // A namesake hides the reports of all of ours, whatever it looks after.
             .filter(|frontend| {
-                routers(std::slice::from_ref(frontend)).any(|id| theirs.contains(&id))
+                namesake || routers(std::slice::from_ref(frontend)).any(|id| theirs.contains(&id))
             })
             .map(|frontend| frontend.frontend.clone())
             .collect();
@@ -165,6 +169,9 @@ impl RivalWatch {
             return;
         }
         let live = before.is_some_and(|before| before.live || before.report < report);
+        if namesake && live && !before.is_some_and(|before| before.live) {
+            tracing::error!(agent = %self.agent, "another process reports under this agent's id; give each an id and a state folder of its own");
+        }
         let interval = Duration::from_millis(other.interval_ms.min(600_000));
         let heard = Heard {
             report,
@@ -326,5 +333,30 @@ mod tests {
         assert_eq!(found(watch.rivals(at(4))), ["a"]);
         assert_eq!(found(watch.rivals(at(18))), ["a"], "c fell silent");
         assert!(watch.rivals(at(20)).is_empty());
+    }
+
+    #[test]
+    fn regression_another_process_under_our_own_id_is_a_rival_once_its_reports_rise() {
+        let own = status("b", 1, "http://127.0.0.1:8000", 1);
+        let mut watch = RivalWatch::new("b".parse().unwrap());
+        let at = Duration::from_secs;
+        let theirs = |report| AgentStatus {
+            started_at: Timestamp::from_unix_ms(2),
+            ..status("b", report, "http://elsewhere:8000", 2)
+        };
+        watch.hear(at(0), &own, &own);
+        watch.hear(at(0), &own, &theirs(7));
+        watch.hear(at(1), &own, &theirs(7));
+        assert!(
+            watch.rivals(at(1)).is_empty(),
+            "a kept report may be of our former self"
+        );
+        watch.hear(at(2), &own, &theirs(8));
+        let found: Vec<_> = watch.rivals(at(2)).into_iter().collect();
+        assert_eq!(
+            found,
+            [(own.frontends[0].frontend.clone(), own.agent.clone())]
+        );
+        assert!(watch.rivals(at(18)).is_empty(), "it fell silent");
     }
 }

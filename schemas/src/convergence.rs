@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::ids::{Position, RouterId, Timestamp};
 use crate::name::{AgentId, FrontendId, Name};
 use crate::scope::{PolicyKey, PolicyKind, WorkerType};
-use crate::status::{AgentStatus, ApplyState, Capability, LogState, addressed};
+use crate::status::{AgentStatus, ApplyState, Capability, FrontendStatus, LogState, addressed};
 
 /// An agent's latest report and when it arrived, by the reader's own clock.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -18,6 +18,9 @@ pub struct Heard {
     pub status: AgentStatus,
     /// When it arrived here. Ages are counted from this, never from the agent's clock.
     pub heard_at: Timestamp,
+    /// Another live process reports under the same id, so that `status` tells only half.
+    #[serde(default)]
+    pub contested: bool,
 }
 
 /// When silence counts.
@@ -38,10 +41,10 @@ pub struct Place {
     pub frontend: FrontendId,
     /// Model.
     pub model: Name,
-    /// Role; absent for thresholds.
+    /// Role; absent for thresholds, and for a frontend that lists no routers (Dynamo 1.6).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub worker_type: Option<WorkerType>,
-    /// The router; absent for thresholds.
+    /// The router; absent for thresholds, and for a frontend that lists no routers (Dynamo 1.6).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub router_id: Option<RouterId>,
     /// Where it stands.
@@ -96,6 +99,9 @@ pub enum Outcome {
     NoRouter,
 }
 
+const NO_ADMIN_ROUTES: &str = "it offers no admin routes (DYN_DISABLE_FRONTEND_ADMIN_API?)";
+const NO_ROUTER_POLICY: &str = "Dynamo 1.6: no /router_policy";
+
 /// Where the changes of these policies up to `position` have arrived.
 #[must_use]
 pub fn convergence(
@@ -113,9 +119,22 @@ pub fn convergence(
         pending: Vec::new(),
         missing: Vec::new(),
     };
-    for Heard { status, heard_at } in heard {
-        let silent_ms = now.since_ms(*heard_at);
+    for heard in heard {
+        let status = &heard.status;
+        let silent_ms = now.since_ms(heard.heard_at);
         if silent_ms > patience.gone_after_ms {
+            continue;
+        }
+        if heard.contested {
+            // Whatever its group: the process that is not seen may be of another one.
+            out.missing.push(Missing {
+                agent: status.agent.clone(),
+                frontend: None,
+                why: format!(
+                    "two processes report as agent {}; give each an id of its own",
+                    status.agent
+                ),
+            });
             continue;
         }
         let group = status.group.as_ref();
@@ -158,8 +177,15 @@ pub fn convergence(
                         .clone()
                         .unwrap_or_else(|| "unreachable".to_owned()),
                 );
-            } else if frontend.capability == Capability::Unknown {
-                miss(Some(&frontend.frontend), "not listed yet".to_owned());
+                continue;
+            }
+            match frontend.capability {
+                Capability::Unknown => {
+                    miss(Some(&frontend.frontend), "not listed yet".to_owned());
+                }
+                // Its models are not known, so a policy may address one of them.
+                Capability::None => miss(Some(&frontend.frontend), NO_ADMIN_ROUTES.to_owned()),
+                Capability::RouterPolicy | Capability::BusyThresholdOnly => {}
             }
         }
         sort_places(status, policies, position, &mut out);
@@ -195,6 +221,7 @@ fn sort_places(
                     && addressed(&policy.scope, router, group)
             })
         });
+        out.refused.extend(unsupported(status, frontend, policies));
         let thresholds = frontend.thresholds.iter().filter(|at| {
             policies.iter().any(|policy| {
                 policy.kind == PolicyKind::BusyThreshold
@@ -240,4 +267,34 @@ fn sort_places(
             list.push(place);
         }
     }
+}
+
+/// Models whose workers a policy selects on a frontend that cannot take it. Such a frontend lists no routers, but its
+/// thresholds name its models; which roles those have is not known, so a scope's `worker_type` and `endpoint` narrow
+/// nothing here: too many are said to lack the policy, never too few.
+fn unsupported<'a>(
+    status: &'a AgentStatus,
+    frontend: &'a FrontendStatus,
+    policies: &'a [PolicyKey],
+) -> impl Iterator<Item = Place> + 'a {
+    let group = status.group.as_ref();
+    let lacks = frontend.capability == Capability::BusyThresholdOnly;
+    let models = frontend.thresholds.iter().map(|at| &at.model);
+    models
+        .filter(move |model| {
+            let addressed = |policy: &PolicyKey| {
+                policy.kind == PolicyKind::WorkerSelection
+                    && policy.scope.matches_model(model, group)
+            };
+            lacks && policies.iter().any(addressed)
+        })
+        .map(|model| Place {
+            agent: status.agent.clone(),
+            frontend: frontend.frontend.clone(),
+            model: model.clone(),
+            worker_type: None,
+            router_id: None,
+            state: ApplyState::Unsupported,
+            error: Some(NO_ROUTER_POLICY.to_owned()),
+        })
 }

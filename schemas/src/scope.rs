@@ -236,8 +236,8 @@ impl Scope {
                 .is_none_or(|wanted| Some(wanted) == group)
     }
 
-    /// True when the scope addresses this model of a frontend in this group. Only for `busy_threshold`, whose scopes
-    /// name neither worker type nor endpoint.
+    /// True when the scope addresses this model of a frontend in this group, whatever its worker type and endpoint (which
+    /// scopes of `busy_threshold` never name).
     #[must_use]
     pub fn matches_model(&self, model: &Name, group: Option<&Name>) -> bool {
         self.model.as_ref().is_none_or(|wanted| wanted == model)

@@ -208,6 +208,7 @@ fn agent(id: &str, at: u64, routers: Vec<RouterStatus>) -> Heard {
             }],
         },
         heard_at: Timestamp::from_unix_ms(100_000),
+        contested: false,
     }
 }
 
@@ -363,4 +364,171 @@ fn groups_and_kinds_only_wait_for_their_own() {
         drifts: 0,
     });
     assert_eq!(outcome(&[both], &thresholds, 101_000), Outcome::Converged);
+}
+
+fn thresholds_of(model: &str, state: ApplyState) -> ThresholdStatus {
+    ThresholdStatus {
+        model: name(model),
+        thresholds: Default::default(),
+        state,
+        position: Position(7),
+        error: None,
+        since: Timestamp::default(),
+        drifts: 0,
+    }
+}
+
+#[test]
+fn regression_a_frontend_that_cannot_take_a_policy_is_not_passed_over() {
+    use ApplyState::Applied;
+    let selection = |scope: serde_json::Value| PolicyKey {
+        kind: PolicyKind::WorkerSelection,
+        scope: serde_json::from_value(scope).unwrap(),
+    };
+    let thresholds = PolicyKey {
+        kind: PolicyKind::BusyThreshold,
+        scope: serde_json::from_value(json!({"model": "m"})).unwrap(),
+    };
+    let new = agent("new", 7, vec![at(Applied, 7)]);
+    let with = |capability, models: &[&str]| {
+        let mut agent = agent("old", 7, vec![]);
+        agent.status.frontends[0].capability = capability;
+        agent.status.frontends[0].thresholds = models
+            .iter()
+            .map(|model| thresholds_of(model, Applied))
+            .collect();
+        agent
+    };
+    let old = |models: &[&str]| with(Capability::BusyThresholdOnly, models);
+    let mut canary = old(&["m"]);
+    canary.status.group = Some(name("canary"));
+    let mut away = old(&["m"]);
+    away.status.frontends[0].reachable = false;
+    let closed = with(Capability::None, &[]);
+    let mut closed_canary = closed.clone();
+    closed_canary.status.group = Some(name("canary"));
+    let canary_only = json!({"model": "m", "group": "canary"});
+    let cases = [
+        (
+            "names the model",
+            old(&["x", "m"]),
+            selection(json!({"model": "m"})),
+            Outcome::Refused,
+        ),
+        (
+            "any model",
+            old(&["x"]),
+            selection(json!({})),
+            Outcome::Refused,
+        ),
+        (
+            "roles are not known",
+            old(&["m"]),
+            selection(json!({"model": "m", "worker_type": "decode", "endpoint": "n/c/e"})),
+            Outcome::Refused,
+        ),
+        (
+            "another model",
+            old(&["x"]),
+            selection(json!({"model": "m"})),
+            Outcome::Converged,
+        ),
+        (
+            "another group",
+            old(&["m"]),
+            selection(canary_only.clone()),
+            Outcome::NoRouter,
+        ),
+        (
+            "its group",
+            canary,
+            selection(canary_only.clone()),
+            Outcome::Refused,
+        ),
+        (
+            "unreachable",
+            away,
+            selection(json!({"model": "m"})),
+            Outcome::Pending,
+        ),
+        (
+            "takes thresholds",
+            old(&["m"]),
+            thresholds.clone(),
+            Outcome::Converged,
+        ),
+        (
+            "closed",
+            closed.clone(),
+            selection(json!({"model": "m"})),
+            Outcome::Pending,
+        ),
+        (
+            "closed, thresholds",
+            closed.clone(),
+            thresholds,
+            Outcome::Pending,
+        ),
+        (
+            "closed, another group",
+            closed,
+            selection(canary_only.clone()),
+            Outcome::NoRouter,
+        ),
+        (
+            "closed, its group",
+            closed_canary,
+            selection(canary_only),
+            Outcome::Pending,
+        ),
+    ];
+    for (what, other, policy, wanted) in cases {
+        assert_eq!(
+            outcome(&[new.clone(), other], &policy, 101_000),
+            wanted,
+            "{what}"
+        );
+    }
+    let patience = Patience {
+        stale_after_ms: 15_000,
+        gone_after_ms: 60_000,
+    };
+    let found = convergence(
+        &[new, old(&["m"])],
+        &[selection(json!({"model": "m"}))],
+        Position(7),
+        Timestamp::from_unix_ms(101_000),
+        patience,
+    );
+    let [place] = &found.refused[..] else {
+        panic!("{found:#?}");
+    };
+    assert_eq!(
+        (&place.agent.0, place.router_id, place.state),
+        (&name("old"), None, ApplyState::Unsupported)
+    );
+    assert!(
+        place.error.as_ref().unwrap().contains("no /router_policy"),
+        "{place:?}"
+    );
+}
+
+#[test]
+fn regression_an_id_that_two_processes_report_under_is_missing_whatever_its_group() {
+    let canary = PolicyKey {
+        kind: PolicyKind::WorkerSelection,
+        scope: serde_json::from_value(json!({"group": "canary"})).unwrap(),
+    };
+    let all = PolicyKey {
+        kind: PolicyKind::WorkerSelection,
+        scope: Scope::default(),
+    };
+    let mut twice = agent("a", 7, vec![at(ApplyState::Applied, 7)]);
+    twice.contested = true;
+    for policy in [all, canary] {
+        assert_eq!(
+            outcome(std::slice::from_ref(&twice), &policy, 101_000),
+            Outcome::Pending
+        );
+    }
 }

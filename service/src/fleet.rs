@@ -4,22 +4,21 @@
 //!
 //! Ages are counted on the monotonic clock, so a wall clock that leaps neither makes agents stale nor keeps dead ones.
 
-use std::collections::BTreeMap;
+mod hearing;
+
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use event_log::{StatusBoard, ambient};
 use schemas::convergence::{Convergence, Heard, Outcome, Patience, convergence};
 use schemas::status::AgentStatus;
-use schemas::{AgentId, PolicyKey, Position, Timestamp};
+use schemas::{PolicyKey, Position, Timestamp};
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::metrics::Metrics;
-
-/// Agents and their newest reports.
-pub type Agents = BTreeMap<AgentId, Heard>;
+use hearing::{Agents, Took, step};
 
 /// The fleet, shared by everything that reads.
 #[derive(Debug)]
@@ -30,17 +29,6 @@ pub struct Fleet {
     patience: Patience,
     agents_max: usize,
     settle: Duration,
-}
-
-/// What became of a report.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Took {
-    /// It is the agent's newest.
-    Newest,
-    /// A newer one is known.
-    Old,
-    /// Too many agents are remembered.
-    Full,
 }
 
 impl Fleet {
@@ -70,8 +58,11 @@ impl Fleet {
         let now = self.now();
         self.lock()
             .values()
-            .filter(|heard| now.since_ms(heard.heard_at) <= self.patience.gone_after_ms)
-            .cloned()
+            .filter(|known| now.since_ms(known.heard.heard_at) <= self.patience.gone_after_ms)
+            .map(|known| Heard {
+                contested: known.contested(now, self.patience),
+                ..known.heard.clone()
+            })
             .collect()
     }
 
@@ -134,10 +125,12 @@ impl Fleet {
         let heard = Heard {
             status,
             heard_at: self.now(),
+            contested: false,
         };
         let took = step(&mut self.lock(), heard, self.patience, self.agents_max);
-        if took == Took::Newest {
-            self.changed.send_modify(|count| *count += 1);
+        match took {
+            Took::Newest | Took::Contested => self.changed.send_modify(|count| *count += 1),
+            Took::Old | Took::Full => {}
         }
         took
     }
@@ -189,10 +182,17 @@ impl Fleet {
                     let report = report?;
                     *attempt = 0;
                     let agent = report.agent.clone();
-                    if self.hear(report) == Took::Full {
-                        metrics.agents_refused.inc();
-                        metrics.limit("agents");
-                        tracing::warn!(%agent, "report refused: too many agents are remembered");
+                    match self.hear(report) {
+                        Took::Newest | Took::Old => {}
+                        Took::Contested => tracing::error!(
+                            %agent,
+                            "two processes report under one agent id; give each an id and a state folder of its own"
+                        ),
+                        Took::Full => {
+                            metrics.agents_refused.inc();
+                            metrics.limit("agents");
+                            tracing::warn!(%agent, "report refused: too many agents are remembered");
+                        }
                     }
                 }
             }
@@ -203,98 +203,3 @@ impl Fleet {
 const RETRY_BASE: Duration = Duration::from_millis(100);
 const RETRY_MAX: Duration = Duration::from_secs(5);
 const COUNT_INTERVAL: Duration = Duration::from_secs(1);
-
-/// Takes a report in.
-fn step(agents: &mut Agents, heard: Heard, patience: Patience, agents_max: usize) -> Took {
-    let now = heard.heard_at;
-    if let Some(known) = agents.get(&heard.status.agent) {
-        // A restarted agent whose clock went back looks older than its former self: once that is stale, it counts.
-        let silent = now.since_ms(known.heard_at) > patience.stale_after_ms;
-        let other = heard.status != known.status;
-        if !(heard.status.newer_than(&known.status) || silent && other) {
-            return Took::Old;
-        }
-    }
-    if agents.len() >= agents_max && !agents.contains_key(&heard.status.agent) {
-        agents.retain(|_, known| now.since_ms(known.heard_at) <= patience.gone_after_ms);
-        if agents.len() >= agents_max {
-            return Took::Full;
-        }
-    }
-    agents.insert(heard.status.agent.clone(), heard);
-    Took::Newest
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use schemas::status::{LogFollowing, LogState};
-
-    fn heard(agent: &str, started: u64, report: u64, at: u64) -> Heard {
-        let status = AgentStatus {
-            agent: AgentId(agent.parse().unwrap()),
-            group: None,
-            version: String::new(),
-            started_at: Timestamp::from_unix_ms(started),
-            reported_at: Timestamp::from_unix_ms(started),
-            report,
-            interval_ms: 1_000,
-            log: LogFollowing {
-                state: LogState::Following,
-                log_id: None,
-                position: Position(report),
-                error: None,
-            },
-            frontends: Vec::new(),
-        };
-        Heard {
-            status,
-            heard_at: Timestamp::from_unix_ms(at),
-        }
-    }
-
-    const PATIENCE: Patience = Patience {
-        stale_after_ms: 100,
-        gone_after_ms: 1_000,
-    };
-
-    #[test]
-    fn the_newest_report_wins_and_a_clock_that_went_back_counts_after_silence() {
-        // (started, report, heard at) -> what becomes of it
-        let cases = [
-            ((50, 1, 0), Took::Newest),
-            ((50, 3, 1), Took::Newest),
-            ((50, 2, 2), Took::Old),
-            ((50, 3, 3), Took::Old),
-            ((10, 9, 4), Took::Old),
-            ((10, 9, 150), Took::Newest),
-            ((60, 0, 151), Took::Newest),
-            // The same report again after a silence is no sign of life: a board replays.
-            ((60, 0, 900), Took::Old),
-        ];
-        let mut agents = Agents::new();
-        for ((started, report, at), wanted) in cases {
-            let took = step(&mut agents, heard("a", started, report, at), PATIENCE, 10);
-            assert_eq!(took, wanted, "{started} {report} {at}");
-        }
-        assert_eq!(agents.len(), 1);
-    }
-
-    #[test]
-    fn too_many_agents_are_refused_until_some_have_left() {
-        let mut agents = Agents::new();
-        for (agent, at, wanted) in [
-            ("a", 0, Took::Newest),
-            ("b", 10, Took::Newest),
-            ("c", 20, Took::Full),
-            ("b", 21, Took::Newest),
-            ("c", 1_001, Took::Newest),
-        ] {
-            assert_eq!(
-                step(&mut agents, heard(agent, 1, at, at), PATIENCE, 2),
-                wanted
-            );
-        }
-        assert_eq!(agents.len(), 2);
-    }
-}

@@ -345,7 +345,7 @@ impl FrontendLoop {
             reachable: self.reachable,
             error: self.error.clone(),
             listed_at: self.listed_at,
-            rival: (self.rival.as_ref().map(ToString::to_string)).or_else(drifting),
+            rival: (self.rival.as_ref().map(|rival| self.rival_in_words(rival))).or_else(drifting),
             routers: (self.routers.iter())
                 .map(|(id, router)| router.status(*id))
                 .collect(),
@@ -353,6 +353,15 @@ impl FrontendLoop {
                 .map(|(name, model)| model.status(name))
                 .collect(),
         }
+    }
+
+    fn rival_in_words(&self, rival: &AgentId) -> String {
+        if *rival != self.settings.agent {
+            return rival.to_string();
+        }
+        format!(
+            "another process also reports as agent {rival}: give each an id (--agent-id) and a state folder of its own"
+        )
     }
 }
 
