@@ -17,7 +17,7 @@ Exit codes:
   3  refused: a bad value, an unknown name, nothing to change
   4  stale: somebody changed the policy since; nothing was changed
   5  not converged: the change is kept, but not every router has it (yet)
-  6  outcome unknown: repeat with the same --idempotency-key";
+  6  outcome unknown: repeat with the same --expect and --idempotency-key";
 
 /// Change router policies fleet-wide, and see where they have arrived.
 #[derive(Debug, Parser)]
@@ -183,7 +183,7 @@ pub(crate) struct Write {
     /// How long to wait, for example 500ms, 30s or 1m (at most 1m).
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = duration)]
     pub timeout: Duration,
-    /// Repeat an earlier try safely: the same key is never applied twice.
+    /// Repeat an earlier try safely, with the same --expect: the same key is never applied twice.
     #[arg(long, value_name = "UUID")]
     pub idempotency_key: Option<CommandId>,
     /// Lift the ranges of built-in parameters (recorded as such).

@@ -3,13 +3,12 @@
 use std::time::Duration;
 
 use reqwest::{Method, Url};
-use schemas::CommandId;
 use schemas::api::ErrorBody;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::problem::Problem;
+use crate::problem::{Attempt, Problem, leaves_open};
 
 /// Bound: the longest `?wait=converged` (60 s), and some time for the way.
 const ANSWER_LIMIT: Duration = Duration::from_secs(75);
@@ -67,17 +66,17 @@ impl Client {
         method: Method,
         path: &[&str],
         query: Query<'_>,
-        key: CommandId,
+        attempt: Attempt,
         body: &(impl Serialize + Sync),
     ) -> Result<Value, Problem> {
         let request = self
             .http
             .request(method, self.url(path, query))
-            .header("idempotency-key", key.to_string())
+            .header("idempotency-key", attempt.key.to_string())
             .timeout(ANSWER_LIMIT)
             .json(body);
         let unknown = |error: &reqwest::Error| Problem::Unknown {
-            key: key.to_string(),
+            attempt,
             why: format!("no answer: {}", chain(error)),
         };
         let response = request.send().await.map_err(|error| {
@@ -91,10 +90,10 @@ impl Client {
         let body = response.bytes().await.map_err(|error| unknown(&error))?;
         let judged = self.judge(status, &body);
         if let Err(problem) = &judged
-            && problem.exit_code() == 6
+            && leaves_open(status.as_u16(), problem)
         {
             return Err(Problem::Unknown {
-                key: key.to_string(),
+                attempt,
                 why: problem.to_string(),
             });
         }

@@ -17,7 +17,8 @@ pub(crate) async fn run(options: Dev) -> Result<(), Problem> {
         ..Options::default()
     };
     let wiring = wire("embedded", &options.data, log).await?;
-    let config = service::Config::new(options.listen, &options.data);
+    let mut config = service::Config::new(options.listen, &options.data);
+    config.facade_disabled = crate::serve::facade_disabled();
     let running = start(config, wiring.clone(), &options.data).await?;
     let agent = if options.frontends.is_empty() {
         None

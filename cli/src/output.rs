@@ -36,8 +36,9 @@ pub(crate) fn problem(problem: &Problem, json: bool) {
         Problem::Answered(body) | Problem::Stale(_, body) => {
             serde_json::to_value(body.as_ref()).ok()
         }
-        Problem::Unknown { key, .. } => Some(serde_json::json!({
-            "error": problem.to_string(), "code": "outcome_unknown", "outcome": "unknown", "command_id": key})),
+        Problem::Unknown { attempt, .. } => Some(serde_json::json!({
+            "error": problem.to_string(), "code": "outcome_unknown", "outcome": "unknown",
+            "command_id": attempt.key, "expected_revision": attempt.expected})),
         Problem::Unreachable { .. } => {
             Some(serde_json::json!({"error": problem.to_string(), "code": "unreachable"}))
         }

@@ -1,6 +1,14 @@
 //! What can go wrong, and the exit code of each. The texts are for people; the codes are for scripts and stay.
 
 use schemas::api::{ErrorBody, ErrorCode, WriteOutcome};
+use schemas::{CommandId, Revision};
+
+/// What makes a repeated write the same write: the service refuses the key when the expectation differs.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Attempt {
+    pub(crate) key: CommandId,
+    pub(crate) expected: Revision,
+}
 
 /// Why a command did not do what it was asked for.
 #[derive(Debug, thiserror::Error)]
@@ -18,9 +26,10 @@ pub(crate) enum Problem {
     Stale(String, Box<ErrorBody>),
     /// A change whose fate is open.
     #[error(
-        "{why}\nit may or may not be in the log; repeat the same command with --idempotency-key {key}: it is never applied twice"
+        "{why}\nit may or may not be in the log; repeat the same command with --expect {} --idempotency-key {}: it is never applied twice",
+        .attempt.expected, .attempt.key
     )]
-    Unknown { key: String, why: String },
+    Unknown { attempt: Attempt, why: String },
     /// A change that is kept but did not arrive everywhere in time.
     #[error("{0}")]
     NotConverged(String),
@@ -43,6 +52,26 @@ impl Problem {
             Problem::NotConverged(_) => 5,
             Problem::Unknown { .. } => 6,
         }
+    }
+}
+
+/// Whether a write that was answered so may be in the log all the same. A service that knows better says so in `outcome`;
+/// an answer that is no JSON is none of the service's, but of something between.
+pub(crate) fn leaves_open(status: u16, answered: &Problem) -> bool {
+    match answered {
+        Problem::Answered(body) => match body.outcome {
+            Some(outcome) => outcome == WriteOutcome::Unknown,
+            None => matches!(
+                body.code,
+                ErrorCode::OutcomeUnknown | ErrorCode::Timeout | ErrorCode::Internal
+            ),
+        },
+        Problem::Failed(_) => status >= 500 || (200..300).contains(&status),
+        Problem::Unknown { .. } => true,
+        Problem::Unreachable { .. }
+        | Problem::Stale(..)
+        | Problem::NotConverged(_)
+        | Problem::Usage(_) => false,
     }
 }
 
@@ -92,5 +121,35 @@ mod tests {
         body.code = ErrorCode::StaleRevision;
         body.outcome = Some(WriteOutcome::NotApplied);
         assert_eq!(code_of(&body), 4);
+    }
+
+    #[test]
+    fn only_an_answer_that_says_so_settles_a_write() {
+        let answered = |code, outcome| {
+            let mut body = ErrorBody::new(code, "x");
+            body.outcome = outcome;
+            Problem::Answered(Box::new(body))
+        };
+        for (open, status, problem) in [
+            (true, 504, answered(ErrorCode::Timeout, None)),
+            (true, 500, answered(ErrorCode::Internal, None)),
+            (
+                false,
+                500,
+                answered(ErrorCode::Internal, Some(WriteOutcome::NotApplied)),
+            ),
+            (
+                true,
+                503,
+                answered(ErrorCode::LogUnavailable, Some(WriteOutcome::Unknown)),
+            ),
+            (false, 503, answered(ErrorCode::Overloaded, None)),
+            (false, 409, answered(ErrorCode::Conflict, None)),
+            (true, 502, Problem::Failed("bad gateway".to_owned())),
+            (true, 200, Problem::Failed("no JSON".to_owned())),
+            (false, 404, Problem::Failed("no JSON".to_owned())),
+        ] {
+            assert_eq!(leaves_open(status, &problem), open, "{status} {problem:?}");
+        }
     }
 }

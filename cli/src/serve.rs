@@ -66,7 +66,7 @@ pub(crate) async fn wire(log: &str, data: &Path, options: Options) -> Result<Wir
 }
 
 /// As on a frontend: 1, true and yes turn the admin routes off.
-fn facade_disabled() -> bool {
+pub(crate) fn facade_disabled() -> bool {
     std::env::var("DYN_DISABLE_FRONTEND_ADMIN_API")
         .is_ok_and(|value| matches!(value.to_ascii_lowercase().as_str(), "1" | "true" | "yes"))
 }

@@ -103,10 +103,27 @@ fn every_answer_has_its_exit_code() {
         3,
         "must be positive",
     );
+    let slow = r#"{"error":"the answer took too long","code":"timeout"}"#;
     check(
-        "an answer that is no JSON",
+        "too slow",
+        Some((504, slow)),
+        6,
+        "--expect 0 --idempotency-key",
+    );
+    let broke = r#"{"error":"broke","code":"internal"}"#;
+    check(
+        "a fault",
+        Some((500, broke)),
+        6,
+        "--expect 0 --idempotency-key",
+    );
+    let full = r#"{"error":"too many","code":"overloaded","outcome":"not_applied"}"#;
+    check("too many", Some((503, full)), 1, "too many");
+    check(
+        "an answer that is no JSON, from something between",
         Some((502, "bad gateway")),
-        1,
+        6,
         "502",
     );
+    check("no JSON and no fault", Some((404, "what?")), 1, "404");
 }

@@ -1,11 +1,10 @@
-//! Every adapter passes the suite. `CONFORMANCE=all` adds the older servers and the cluster.
+//! Every adapter passes the suite. The older servers and the cluster are `cargo xtask conformance`'s.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use event_log::conformance::{Factory, run};
 use event_log::testing::{
-    EmbeddedLogs, JetStreamLogs, MemoryLogs, NATS_NEWEST, NATS_VERSIONS, NatsCluster, NatsServer,
-    ServerOptions,
+    EmbeddedLogs, JetStreamLogs, MemoryLogs, NATS_NEWEST, NatsServer, ServerOptions,
 };
 
 async fn check(name: &str, factory: &dyn Factory) {
@@ -28,34 +27,8 @@ async fn embedded_conforms() {
     check("embedded", &EmbeddedLogs::new().unwrap()).await;
 }
 
-async fn check_server(version: &str) {
-    let server = NatsServer::start(version, &ServerOptions::default()).unwrap();
-    check(version, &JetStreamLogs::new(server.url(), 1)).await;
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn jetstream_conforms() {
-    check_server(NATS_NEWEST).await;
-}
-
-fn all() -> bool {
-    std::env::var("CONFORMANCE").is_ok_and(|which| which == "all")
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn older_jetstreams_conform_when_all_are_asked_for() {
-    for version in NATS_VERSIONS
-        .iter()
-        .filter(|version| all() && **version != NATS_NEWEST)
-    {
-        check_server(version).await;
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_cluster_conforms_when_all_are_asked_for() {
-    if all() {
-        let cluster = NatsCluster::start(NATS_NEWEST, &ServerOptions::default()).unwrap();
-        check("cluster", &JetStreamLogs::new(cluster.urls(), 3)).await;
-    }
+    let server = NatsServer::start(NATS_NEWEST, &ServerOptions::default()).unwrap();
+    check(NATS_NEWEST, &JetStreamLogs::new(server.url(), 1)).await;
 }

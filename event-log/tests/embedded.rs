@@ -312,39 +312,43 @@ async fn a_killed_process_loses_nothing_acknowledged() {
     }
 }
 
-/// A small file system in memory; `None` where this process may not mount one.
-struct SmallDisk(TemporaryFolder);
+const FILLING: &str = "EMBEDDED_LOG_FULL_DISK_DIR";
 
-impl SmallDisk {
-    fn mount() -> Option<SmallDisk> {
-        let folder = TemporaryFolder::new().unwrap();
-        let mounted = Command::new("mount")
-            .args(["-t", "tmpfs", "-o", "size=6m", "none"])
-            .arg(folder.path())
-            .stderr(Stdio::null())
-            .status();
-        mounted
-            .is_ok_and(|status| status.success())
-            .then_some(SmallDisk(folder))
-    }
+/// From now on no byte of this process gets beyond this offset of a file: the disk is full, for any user and without a mount.
+fn limit_files(soft: &str) {
+    let id = std::process::id().to_string();
+    let limit = format!("--fsize={soft}:");
+    let limited = Command::new("prlimit")
+        .args(["--pid", &id, &limit])
+        .status();
+    assert!(limited.unwrap().success());
 }
 
-impl Drop for SmallDisk {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").arg("-l").arg(self.0.path()).status();
+#[test]
+fn a_full_disk_refuses_definitely_and_works_again_with_room() {
+    const NAME: &str = "a_full_disk_refuses_definitely_and_works_again_with_room";
+    if let Some(dir) = std::env::var_os(FILLING) {
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        return runtime.block_on(fill_and_make_room(Path::new(&dir)));
     }
+    let folder = TemporaryFolder::new().unwrap();
+    // A write beyond the limit also raises a signal, which ends a process that does not ignore it.
+    let out = Command::new("sh")
+        .args(["-c", "trap '' XFSZ; exec \"$0\" \"$@\""])
+        .arg(std::env::current_exe().unwrap())
+        .args(["--exact", NAME, "--nocapture"])
+        .env(FILLING, folder.path().join("log"))
+        .output()
+        .unwrap();
+    let said = [out.stdout, out.stderr].concat();
+    let said = String::from_utf8_lossy(&said);
+    assert!(out.status.success() && said.contains("1 passed"), "{said}");
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_full_disk_refuses_definitely_and_works_again_with_room() {
-    let Some(disk) = SmallDisk::mount() else {
-        eprintln!("skipped: this process may not mount a small disk");
-        return;
-    };
-    let dir = disk.0.path().join("log");
-    let log = EmbeddedLog::open(&dir, Some(LOG)).unwrap();
-    let ballast = disk.0.path().join("ballast");
-    fs::write(&ballast, vec![1; 2 * 1024 * 1024]).unwrap();
+/// The process whose disk is full.
+async fn fill_and_make_room(dir: &Path) {
+    let log = EmbeddedLog::open(dir, Some(LOG)).unwrap();
+    limit_files("4194304");
     // What the store cannot compress.
     let mut noise = 1_u64;
     let mut block = || -> Bytes {
@@ -371,7 +375,7 @@ async fn a_full_disk_refuses_definitely_and_works_again_with_room() {
     assert_eq!(refused, 3, "the disk was never full");
     let twice = log.next_on(&subject("m"), tail).await.unwrap();
     assert_eq!(twice, None, "what was refused is not stored");
-    fs::remove_file(&ballast).unwrap();
+    limit_files("unlimited");
     let mut next = Err(Failure::Determinate(String::new()));
     for _ in 0..20 {
         next = log.append(&subject("m"), tail, note(1)).await;
@@ -382,6 +386,6 @@ async fn a_full_disk_refuses_definitely_and_works_again_with_room() {
     }
     assert!(matches!(next, Ok(Appended::Committed(_))), "{next:?}");
     drop(log);
-    let log = EmbeddedLog::open(&dir, None).unwrap();
+    let log = EmbeddedLog::open(dir, None).unwrap();
     assert_eq!(log.head().await.unwrap().position, Position(tail.0 + 1));
 }

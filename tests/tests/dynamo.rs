@@ -14,6 +14,17 @@ macro_rules! scenarios {
         )*
 
         #[test]
+        fn unknown_scenarios_are_refused() {
+            let out = std::process::Command::new(env!("CARGO_BIN_EXE_dynamo-scenarios"))
+                .args(["a", "zz"])
+                .output()
+                .expect("it runs");
+            let said = String::from_utf8_lossy(&out.stderr);
+            assert_eq!(out.status.code(), Some(2), "{said}");
+            assert!(said.contains("\"zz\"") && said.contains("a20, b, c"), "{said}");
+        }
+
+        #[test]
         fn every_scenario_has_a_test() {
             let here = [$($letter),*];
             let all: Vec<&str> = router_policy_tests::scenarios::ALL.iter().map(|one| one.letter).collect();

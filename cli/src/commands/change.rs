@@ -14,7 +14,7 @@ use crate::arguments::{Reset, Revert, Set, Write};
 use crate::assignment::kind_of;
 use crate::client::{Client, read};
 use crate::output;
-use crate::problem::Problem;
+use crate::problem::{Attempt, Problem};
 use crate::select::{Policy, current};
 
 /// What is asked for, without the circumstances.
@@ -78,7 +78,8 @@ async fn write(
     let key = options
         .idempotency_key
         .unwrap_or_else(|| CommandId(event_log::ambient::new_id()));
-    let sent = send(policy, wish, expected, reason, &options, key, client).await;
+    let attempt = Attempt { key, expected };
+    let sent = send(policy, wish, attempt, reason, &options, client).await;
     let answer = match sent {
         Ok(answer) => answer,
         Err(Problem::Answered(body)) if body.code == ErrorCode::StaleRevision => {
@@ -141,13 +142,12 @@ async fn seen(policy: &Policy, client: &Client, json: bool) -> Result<Revision, 
 async fn send(
     policy: &Policy,
     wish: Wish,
-    expected: Revision,
+    attempt: Attempt,
     reason: Option<Reason>,
     options: &Write,
-    key: CommandId,
     client: &Client,
 ) -> Result<Value, Problem> {
-    let expected_revision = Some(expected);
+    let expected_revision = Some(attempt.expected);
     let force = options.force;
     let wait = [
         ("wait", options.wait.then(|| "converged".to_owned())),
@@ -170,7 +170,9 @@ async fn send(
             };
             let id = policy.id().to_string();
             let path = ["v1", "policies", &id, "revert"];
-            return client.write(Method::POST, &path, &wait, key, &body).await;
+            return client
+                .write(Method::POST, &path, &wait, attempt, &body)
+                .await;
         }
     };
     match policy {
@@ -188,7 +190,7 @@ async fn send(
                 changes: vec![change],
             };
             client
-                .write(Method::POST, &["v1", "changes"], &wait, key, &body)
+                .write(Method::POST, &["v1", "changes"], &wait, attempt, &body)
                 .await
         }
         Policy::Id(id) => {
@@ -201,7 +203,13 @@ async fn send(
             };
             let id = id.to_string();
             client
-                .write(Method::PATCH, &["v1", "policies", &id], &wait, key, &body)
+                .write(
+                    Method::PATCH,
+                    &["v1", "policies", &id],
+                    &wait,
+                    attempt,
+                    &body,
+                )
                 .await
         }
     }

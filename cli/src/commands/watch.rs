@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures::StreamExt as _;
-use schemas::api::{HeadView, Line};
+use schemas::api::{ErrorCode, HeadView, Line};
 use schemas::state::Verdict;
 use serde_json::Value;
 
@@ -12,7 +12,9 @@ use crate::client::{Client, chain, read};
 use crate::output;
 use crate::problem::Problem;
 
-const AGAIN_AFTER: Duration = Duration::from_secs(1);
+const AGAIN_AFTER: Duration = Duration::from_millis(500);
+/// Bound: the pause before the next try, which doubles while nothing comes.
+const AGAIN_AFTER_MAX: Duration = Duration::from_secs(8);
 /// Bound: one line of the stream. Records are at most some 100 KiB.
 const LINE_BYTES_MAX: usize = 4 << 20;
 
@@ -20,7 +22,9 @@ pub(crate) async fn run(options: Watch, client: &Client, json: bool) -> Result<(
     let head: HeadView = read(&client.get(&["v1", "log", "head"], &[]).await?)?;
     let mut after = options.after.unwrap_or(head.position.0);
     let mut left = options.count;
+    let mut pause = AGAIN_AFTER / 2;
     loop {
+        let before = after;
         let query = [
             ("after", Some(after.to_string())),
             ("format", Some("ndjson".to_owned())),
@@ -34,17 +38,38 @@ pub(crate) async fn run(options: Watch, client: &Client, json: bool) -> Result<(
                     None => return Ok(()),
                 }
             }
-            Err(Problem::Unreachable { why, .. }) => why,
-            Err(problem) => return Err(problem),
+            Err(problem) => passing(problem)?,
+        };
+        // A stream that brought something starts the pauses anew.
+        pause = if after > before {
+            AGAIN_AFTER
+        } else {
+            (pause * 2).min(AGAIN_AFTER_MAX)
         };
         output::note(&format!(
             "the stream broke off ({why}); going on after position {after}"
         ));
         tokio::select! {
-            () = tokio::time::sleep(AGAIN_AFTER) => {}
+            () = tokio::time::sleep(pause) => {}
             _ = tokio::signal::ctrl_c() => return Ok(()),
         }
     }
+}
+
+/// Why there is no stream just now, if that passes by itself.
+fn passing(problem: Problem) -> Result<String, Problem> {
+    if let Problem::Unreachable { why, .. } = problem {
+        return Ok(why);
+    }
+    if let Problem::Answered(body) = &problem
+        && matches!(
+            body.code,
+            ErrorCode::LogUnavailable | ErrorCode::Overloaded | ErrorCode::Timeout
+        )
+    {
+        return Ok(body.error.clone());
+    }
+    Err(problem)
 }
 
 /// Hands over every line until the stream breaks off (and why), enough were shown, or Ctrl-C (`None`).

@@ -213,6 +213,8 @@ pub(super) async fn one_replica_refuses(stage: &mut Stage) {
 
 pub(super) async fn thresholds_fleet_wide(stage: &mut Stage) {
     const DECODE: &str = "active_decode_blocks_threshold";
+    const TOKENS: &str = "active_prefill_tokens_threshold";
+    const FRACTION: &str = "active_prefill_tokens_threshold_frac";
     let listed = async |wanted: [f64; 3]| {
         wait_until("every frontend has the thresholds", PATIENCE, async || {
             let mut seen = Vec::new();
@@ -229,7 +231,8 @@ pub(super) async fn thresholds_fleet_wide(stage: &mut Stage) {
     };
     let startup = [0.85, 0.85, 0.6];
     listed(startup).await;
-    let body = json!({"model": MODEL, DECODE: 0.7});
+    let before = stage.frontends[0].thresholds(MODEL).await.expect("listed");
+    let body = json!({"model": MODEL, DECODE: 0.7, TOKENS: 1_000, FRACTION: 1.5});
     let path = "/busy_threshold";
     let set = stage
         .service(0)
@@ -239,6 +242,10 @@ pub(super) async fn thresholds_fleet_wide(stage: &mut Stage) {
         .expect(200);
     assert_eq!(set.json[DECODE], 0.7, "{}", set.text);
     listed([0.7; 3]).await;
+    for frontend in &stage.frontends {
+        let now = frontend.thresholds(MODEL).await.expect("listed");
+        assert_eq!((&now[TOKENS], &now[FRACTION]), (&json!(1_000), &json!(1.5)));
+    }
     // A frontend has no way to unset; the agent puts back what each had at first.
     let body = json!({"reason": "back", "changes": [
         {"kind": "busy_threshold", "scope": {"model": MODEL}, "reset": true}]});
@@ -248,4 +255,14 @@ pub(super) async fn thresholds_fleet_wide(stage: &mut Stage) {
         .await;
     converged(&reset.expect("an answer").expect(200).json, 3);
     listed(startup).await;
+    // What was not set at startup cannot be unset; it is set to what never limits.
+    let after = stage.frontends[0].thresholds(MODEL).await.expect("listed");
+    for (name, off) in [(TOKENS, json!(u64::MAX)), (FRACTION, json!(1e308))] {
+        let back = if before[name].is_null() {
+            &off
+        } else {
+            &before[name]
+        };
+        assert_eq!(&after[name], back, "{name}: {after}");
+    }
 }

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::everyday::converged;
-use crate::dynamo::{Domain, Dynamo, Role, V1_6};
+use crate::dynamo::{Domain, Dynamo, Frontend, Role, V1_6};
 use crate::stage::{Agent, MODEL, PATIENCE, Service, Stage, applied};
 use crate::wait::wait_until;
 
@@ -74,6 +74,47 @@ pub(super) async fn an_old_frontend(stage: &mut Stage) {
         "{}",
         set.text
     );
+    mixed_fleet(stage, &domain, &mut frontend).await;
+}
+
+/// Three frontends take the policy, the old one that serves the model too cannot: said so, by its name.
+async fn mixed_fleet(stage: &Stage, domain: &Domain, old: &mut Frontend) {
+    let _worker = domain.worker("worker-mixed", MODEL, "mixed", Role::Aggregated);
+    old.serves(MODEL).await;
+    let service = stage.service(0);
+    let what = "the fleet view has the model's thresholds at the old frontend";
+    wait_until(what, PATIENCE, async || {
+        let fleet = service.get("/v1/convergence").await?;
+        let agents = fleet.json["agents"].as_array().into_iter().flatten();
+        let there = agents
+            .map(ToString::to_string)
+            .any(|agent| agent.contains(old.url()) && agent.contains(MODEL));
+        if there { Ok(()) } else { Err(fleet.text) }
+    })
+    .await;
+    let answer = stage
+        .change(0, MODEL, json!({"router_temperature": 0.3}))
+        .await;
+    let convergence = &answer["convergence"];
+    assert_eq!(convergence["outcome"], "refused", "{answer}");
+    assert_eq!(stage.listed(MODEL, "router_temperature").await, [0.3; 3]);
+    let refused = convergence["refused"].as_array().expect("a list");
+    assert_eq!(refused.len(), 1, "{answer}");
+    assert_eq!(
+        refused[0]["frontend"].as_str().map(bare),
+        Some(bare(old.url())),
+        "{answer}"
+    );
+    assert!(
+        refused[0]["error"]
+            .as_str()
+            .is_some_and(|why| why.contains("/router_policy")),
+        "{answer}"
+    );
+}
+
+fn bare(url: &str) -> &str {
+    url.trim_end_matches('/')
 }
 
 pub(super) async fn without_nats(stage: &mut Stage) {

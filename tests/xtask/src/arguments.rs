@@ -39,12 +39,8 @@ pub enum Task {
     Deny,
     /// Send the table of bad requests to a real service.
     BadInput,
-    /// The suite of the log against a real nats-server.
-    Conformance {
-        /// 2.10, 2.12 and 2.15, and a cluster of three.
-        #[arg(long)]
-        all: bool,
-    },
+    /// The log's suite against every adapter: memory, embedded, nats-server 2.10, 2.12 and 2.15, and a cluster of three.
+    Conformance,
     /// The scenarios with real Dynamo frontends, and the latency measurement.
     Dynamo {
         /// Only these (letters, or `latency`).

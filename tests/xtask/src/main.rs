@@ -22,7 +22,7 @@ fn main() -> ExitCode {
         Task::Tree => tally.step("tree", tree::prove),
         Task::Deny => steps::deny(&mut tally),
         Task::BadInput => steps::bad_input(&mut tally),
-        Task::Conformance { all } => steps::conformance(&mut tally, all),
+        Task::Conformance => steps::conformance(&mut tally),
         Task::Dynamo { scenarios } => steps::dynamo(&mut tally, &scenarios),
         Task::Bless => steps::bless(&mut tally),
     }

@@ -38,9 +38,11 @@ pub fn test(tally: &mut Tally, ci: bool, quick: bool) {
     deny(tally);
     bad_input(tally);
     if quick {
+        tally.skip("conformance", "--quick");
+        tally.skip("dynamo", "--quick");
         return;
     }
-    conformance(tally, false);
+    conformance(tally);
     dynamo(tally, &[]);
 }
 
@@ -106,7 +108,7 @@ pub fn deny(tally: &mut Tally) {
             ]))
         });
     } else {
-        println!("\n=== deny\nskipped: cargo-deny is not installed");
+        tally.skip("deny", "cargo-deny is not installed");
     }
 }
 
@@ -120,21 +122,9 @@ pub fn dynamo(tally: &mut Tally, scenarios: &[String]) {
     tally.step("dynamo", || program("dynamo-scenarios", scenarios));
 }
 
-/// The log's suite against real servers.
-pub fn conformance(tally: &mut Tally, all: bool) {
-    tally.step("conformance", || {
-        // The whole workspace is named so that nothing is built anew for other features.
-        let mut command = if has("nextest") {
-            let filter = "package(event-log) & binary(conformance)";
-            cargo_with(&["nextest", "run", "--workspace", "--locked", "-E", filter])
-        } else {
-            cargo_with(&["test", "--workspace", "--locked", "--test", "conformance"])
-        };
-        if all {
-            command.env("CONFORMANCE", "all");
-        }
-        run_counting(&mut command)
-    });
+/// The log's suite against every adapter and every supported server.
+pub fn conformance(tally: &mut Tally) {
+    tally.step("conformance", || program("examples/conformance", &[]));
 }
 
 /// Golden files.

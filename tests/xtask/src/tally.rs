@@ -9,7 +9,21 @@ use std::time::{Duration, Instant};
 pub struct Tally {
     passed: u64,
     failed: u64,
-    steps: Vec<(String, bool, Duration)>,
+    skipped: u64,
+    steps: Vec<Step>,
+}
+
+#[derive(Debug)]
+enum Step {
+    Ran {
+        name: String,
+        found: Found,
+        took: Duration,
+    },
+    Skipped {
+        name: String,
+        why: String,
+    },
 }
 
 /// What one step found.
@@ -40,19 +54,47 @@ impl Tally {
         let found = run();
         self.passed += found.passed;
         self.failed += found.failed;
-        self.steps
-            .push((name.to_owned(), found.failed == 0, started.elapsed()));
+        self.steps.push(Step::Ran {
+            name: name.to_owned(),
+            found,
+            took: started.elapsed(),
+        });
+    }
+
+    /// Notes a step that is not run, and why.
+    pub fn skip(&mut self, name: &str, why: &str) {
+        println!("\n=== {name}\nskipped: {why}");
+        self.skipped += 1;
+        self.steps.push(Step::Skipped {
+            name: name.to_owned(),
+            why: why.to_owned(),
+        });
+    }
+
+    fn summary(&self) -> String {
+        let Tally {
+            passed,
+            failed,
+            skipped,
+            steps: _,
+        } = self;
+        format!("{passed} passed, {failed} failed, {skipped} skipped")
     }
 
     /// Prints a line for each step and the closing line.
     #[must_use]
     pub fn close(self) -> ExitCode {
         println!();
-        for (name, passed, took) in &self.steps {
-            let word = if *passed { "pass" } else { "FAIL" };
-            println!("{word}  {name} ({:.1} s)", took.as_secs_f64());
+        for step in &self.steps {
+            match step {
+                Step::Ran { name, found, took } => {
+                    let word = if found.failed == 0 { "pass" } else { "FAIL" };
+                    println!("{word}  {name} ({:.1} s)", took.as_secs_f64());
+                }
+                Step::Skipped { name, why } => println!("skip  {name}: {why}"),
+            }
         }
-        println!("{} passed, {} failed", self.passed, self.failed);
+        println!("{}", self.summary());
         if self.failed == 0 {
             ExitCode::SUCCESS
         } else {
@@ -89,8 +131,8 @@ pub fn run_counting(command: &mut Command) -> Found {
         found.failed = out.failed + errors.failed;
     });
     let success = child.wait().is_ok_and(|status| status.success());
-    if !success && found.failed == 0 {
-        // It broke before it could count.
+    if found.failed == 0 && (!success || found.passed == 0) {
+        // It broke before it could count, or it checked nothing.
         found.failed = 1;
     }
     found
@@ -145,6 +187,30 @@ fn show(command: &Command) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_skipped_is_in_the_closing_line() {
+        let mut tally = Tally::default();
+        tally.step("one", || Found {
+            passed: 3,
+            failed: 1,
+        });
+        tally.skip("two", "its tool is not installed");
+        assert_eq!(tally.summary(), "3 passed, 1 failed, 1 skipped");
+    }
+
+    #[test]
+    fn a_command_that_checks_nothing_has_failed() {
+        for (says, passed, failed) in [
+            ("", 0, 1),
+            ("x: 0 passed, 0 failed", 0, 1),
+            ("x: 2 passed, 0 failed", 2, 0),
+            ("x: 2 passed, 1 failed", 2, 1),
+        ] {
+            let found = run_counting(Command::new("echo").arg(says));
+            assert_eq!((found.passed, found.failed), (passed, failed), "{says}");
+        }
+    }
 
     #[test]
     fn summaries_are_counted_and_nothing_else() {
