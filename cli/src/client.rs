@@ -8,7 +8,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::problem::{Attempt, Problem, leaves_open};
+use crate::problem::{Attempt, Problem, leaves_open, settle_fresh};
 
 /// Bound: the longest `?wait=converged` (60 s), and some time for the way.
 const ANSWER_LIMIT: Duration = Duration::from_secs(75);
@@ -88,7 +88,10 @@ impl Client {
         })?;
         let status = response.status();
         let body = response.bytes().await.map_err(|error| unknown(&error))?;
-        let judged = self.judge(status, &body);
+        let mut judged = self.judge(status, &body);
+        if attempt.fresh {
+            judged = judged.map_err(settle_fresh);
+        }
         if let Err(problem) = &judged
             && leaves_open(status.as_u16(), problem)
         {

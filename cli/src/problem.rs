@@ -8,6 +8,8 @@ use schemas::{CommandId, Revision};
 pub(crate) struct Attempt {
     pub(crate) key: CommandId,
     pub(crate) expected: Revision,
+    /// The key was made for this request: nobody can have sent it before.
+    pub(crate) fresh: bool,
 }
 
 /// Why a command did not do what it was asked for.
@@ -53,6 +55,20 @@ impl Problem {
             Problem::Unknown { .. } => 6,
         }
     }
+}
+
+/// What an answer says of a write under a key that nobody sent before. A service cannot know that, so it leaves open
+/// whether an earlier request got into the log; the one who made the key knows that there was none.
+pub(crate) fn settle_fresh(mut answered: Problem) -> Problem {
+    if let Problem::Answered(body) = &mut answered
+        && matches!(
+            body.code,
+            ErrorCode::LogUnavailable | ErrorCode::ForeignLog | ErrorCode::Overloaded
+        )
+    {
+        body.outcome = Some(WriteOutcome::NotApplied);
+    }
+    answered
 }
 
 /// Whether a write that was answered so may be in the log all the same. A service that knows better says so in `outcome`;
@@ -111,6 +127,25 @@ fn code_of(body: &ErrorBody) -> u8 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_first_request_that_found_no_log_was_not_applied() {
+        for (code, exit) in [
+            (ErrorCode::LogUnavailable, 1),
+            (ErrorCode::ForeignLog, 1),
+            (ErrorCode::Overloaded, 1),
+            (ErrorCode::OutcomeUnknown, 6),
+        ] {
+            let mut body = ErrorBody::new(code, "x");
+            body.outcome = Some(WriteOutcome::Unknown);
+            let repeated = Problem::Answered(Box::new(body.clone()));
+            assert_eq!(repeated.exit_code(), 6, "{code:?}");
+            assert!(leaves_open(503, &repeated), "{code:?}");
+            let first = settle_fresh(Problem::Answered(Box::new(body)));
+            assert_eq!(first.exit_code(), exit, "{code:?}");
+            assert_eq!(leaves_open(503, &first), exit == 6, "{code:?}");
+        }
+    }
 
     #[test]
     fn an_open_fate_is_never_reported_as_a_refusal() {

@@ -75,10 +75,13 @@ async fn write(
         Some(revision) => revision,
         None => seen(policy, client, json).await?,
     };
-    let key = options
-        .idempotency_key
-        .unwrap_or_else(|| CommandId(event_log::ambient::new_id()));
-    let attempt = Attempt { key, expected };
+    let attempt = Attempt {
+        key: options
+            .idempotency_key
+            .unwrap_or_else(|| CommandId(event_log::ambient::new_id())),
+        expected,
+        fresh: options.idempotency_key.is_none(),
+    };
     let sent = send(policy, wish, attempt, reason, &options, client).await;
     let answer = match sent {
         Ok(answer) => answer,
