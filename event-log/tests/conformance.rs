@@ -1,7 +1,5 @@
 //! Every adapter passes the suite. The older servers and the cluster are `cargo xtask conformance`'s.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 use event_log::conformance::{Factory, run};
 use event_log::testing::{
     EmbeddedLogs, JetStreamLogs, MemoryLogs, NATS_NEWEST, NatsServer, ServerOptions,

@@ -151,7 +151,7 @@ pub struct Stage {
 }
 
 impl Stage {
-    /// Sets the stage in `target/scenarios/NAME`, which is emptied first.
+    /// Sets the stage in `target/scenarios/NAME`, which is emptied first and stays until [`Stage::strike`].
     ///
     /// # Panics
     /// When something does not start.
@@ -204,6 +204,15 @@ impl Stage {
             workers,
             domain,
             folder,
+        }
+    }
+
+    /// Ends everything and removes its stores. What a failure needs for its explanation is kept by not calling this.
+    pub fn strike(self) {
+        let folder = self.folder.clone();
+        drop(self);
+        if let Err(error) = std::fs::remove_dir_all(&folder) {
+            println!("{} is left behind: {error}", folder.display());
         }
     }
 

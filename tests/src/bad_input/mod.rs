@@ -101,7 +101,13 @@ async fn all() -> bool {
         "bad-input: {passed} passed, {failed} failed; nothing changed: {}",
         fingerprint(&http).await == before
     );
-    failed == 0 && passed >= 60
+    let all = failed == 0 && passed >= 60;
+    if all {
+        // What a failure needs for its explanation is kept.
+        drop(service);
+        let _ = std::fs::remove_dir_all(&folder);
+    }
+    all
 }
 
 fn line(case: &Case, answer: &Result<Answer, String>) -> String {

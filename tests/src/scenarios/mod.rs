@@ -162,6 +162,7 @@ pub fn run_alone(letter: &str) {
         if let Some(failure) = outcome.failure {
             panic!("{letter}. {}: {failure}", outcome.name);
         }
+        stage.strike();
     });
 }
 
@@ -240,6 +241,9 @@ pub fn run_all(letters: &[String]) -> bool {
             "dynamo: {passed} passed, {failed} failed in {:.0} s",
             started.elapsed().as_secs_f64()
         );
+        if failed == 0 {
+            stage.strike();
+        }
         failed == 0
     })
 }
