@@ -7,6 +7,7 @@
 pub mod agent;
 pub mod dynamo_http;
 pub mod health;
+pub mod in_process;
 pub mod local_copy;
 pub mod memory;
 pub mod plan;
@@ -21,5 +22,6 @@ pub mod threshold;
 
 pub use agent::{AgentError, Config, Frontend, Running, adopt, start};
 pub use dynamo_http::{DynamoHttp, Timeouts};
+pub use in_process::InProcess;
 pub use reconcile::Mode;
 pub use target::PolicyTarget;

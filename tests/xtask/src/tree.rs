@@ -38,7 +38,7 @@ pub fn prove() -> Found {
     for (library, allowed) in [
         ("async-nats", vec!["event-log"]),
         ("fjall", vec!["event-log"]),
-        ("axum", vec!["aide", "service"]),
+        ("axum", vec!["aide", "router-agent", "scheduler", "service"]),
         ("service", vec!["cli", "router-policy-tests"]),
         ("router-agent", vec!["cli", "router-policy-tests"]),
     ] {
