@@ -6,6 +6,7 @@
 
 pub mod agent;
 pub mod dynamo_http;
+pub mod frontend;
 pub mod health;
 pub mod in_process;
 pub mod local_copy;
