@@ -31,7 +31,8 @@ pub struct Traffic {
 }
 
 impl Traffic {
-    /// 24 conversations that fit into four ordinary workers together, but not into one.
+    /// 24 conversations that fit into four ordinary workers together, but not into one. With affinity the worker of the most
+    /// popular one has most to do; without, all have the same and forget more.
     #[must_use]
     pub fn gentle(model: Name) -> Traffic {
         Traffic {
@@ -40,7 +41,7 @@ impl Traffic {
             conversations: 24,
             prefix_tokens: 512,
             fresh_tokens: 32,
-            output_tokens: 8,
+            output_tokens: 4,
         }
     }
 
@@ -65,10 +66,10 @@ impl Traffic {
         });
     }
 
-    /// The first quarter of the conversations gets half of the requests.
+    /// The first conversation gets a third of the requests, the second half of them a fifth.
     fn prompt(&self) -> Vec<u32> {
         let draw: f64 = rand::random();
-        let conversation = (draw * draw * f64::from(self.conversations)) as u32;
+        let conversation = (draw.powi(3) * f64::from(self.conversations)) as u32;
         let prefix = (0..self.prefix_tokens).map(|at| conversation * self.prefix_tokens + at);
         let fresh = (0..self.fresh_tokens).map(|_| rand::random::<u32>());
         prefix.chain(fresh).collect()
