@@ -1,6 +1,6 @@
 //! Models, workers and frontends that go and come back while changes and requests stream in: nothing leaks, nothing is missed.
 //!
-//! One test in its own process: it counts tasks and threads.
+//! Tasks are counted per runtime, that is per test; threads per process.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
@@ -172,4 +172,34 @@ async fn models_workers_and_frontends_that_come_and_go_leak_nothing_and_miss_not
             .count(),
         controls.iter().filter(|one| one.is_live()).count(),
     );
+}
+
+#[tokio::test]
+async fn a_model_that_is_retired_leaves_nothing_while_its_frontend_lives() {
+    let metrics = tokio::runtime::Handle::current().metrics();
+    let frontend = Reference::new(Thresholds::default());
+    let tasks = metrics.num_alive_tasks();
+    let mut controls = Vec::new();
+    for _ in 0..30 {
+        frontend.host(&plan()).unwrap();
+        controls.push(frontend.target().routers.list(None)[0].control.clone());
+        let open = frontend.complete("m", &[7; 100], 1_000).await.unwrap();
+        assert!(frontend.remove_worker(&name("m"), open.placed.worker).await);
+        assert!(frontend.add_worker(&name("m"), open.placed.worker));
+        // Still served when its model goes.
+        let open = frontend.complete("m", &[7; 100], 1_000).await.unwrap();
+        assert!(frontend.retire(&name("m")));
+        drop(open);
+    }
+    let settled = async {
+        while metrics.num_alive_tasks() > tasks || controls.iter().any(Control::is_live) {
+            tokio::task::yield_now().await;
+        }
+    };
+    let settled = tokio::time::timeout(Duration::from_secs(10), settled).await;
+    let left = metrics.num_alive_tasks();
+    assert!(settled.is_ok(), "{left} tasks, {tasks} before");
+    assert_eq!(frontend.serving(), 0);
+    assert!(frontend.target().models.list().is_empty());
+    assert!(frontend.stop().await);
 }

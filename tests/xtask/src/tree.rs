@@ -22,6 +22,8 @@ pub fn prove() -> Found {
         ("migrations", "tokio"),
         ("service", "router-agent"),
         ("router-agent", "service"),
+        ("scheduler", "event-log"),
+        ("scheduler", "router-agent"),
     ] {
         let all = packages_under(package);
         let there = all.iter().any(|one| one == absent);
@@ -38,6 +40,7 @@ pub fn prove() -> Found {
     for (library, allowed) in [
         ("async-nats", vec!["event-log"]),
         ("fjall", vec!["event-log"]),
+        ("dynamo-kv-router", vec!["scheduler"]),
         ("axum", vec!["aide", "router-agent", "scheduler", "service"]),
         ("service", vec!["cli", "router-policy-tests"]),
         ("router-agent", vec!["cli", "router-policy-tests"]),
