@@ -44,7 +44,7 @@ pub(crate) struct Arguments {
 pub(crate) enum Command {
     /// Run the service.
     Serve(Serve),
-    /// Try everything with one command: service, embedded log and an agent in one process, no NATS.
+    /// Try everything with one command: service, embedded log, agents and demo frontends in one process, no NATS.
     Dev(Dev),
     /// Take the log that is there now for the right one, after it was lost or restored on purpose.
     Adopt(Adopt),
@@ -79,9 +79,12 @@ pub(crate) struct Serve {
 
 #[derive(Debug, Args)]
 pub(crate) struct Dev {
-    /// A Dynamo frontend to look after; repeat for several.
+    /// A Dynamo frontend to look after; repeat for several. Without one, three demo frontends with simulated workers start.
     #[arg(long = "frontend", value_name = "URL")]
     pub frontends: Vec<String>,
+    /// No demo frontends: the service alone, to look at the commands.
+    #[arg(long)]
+    pub no_demo: bool,
     /// Label of these frontends, for policies of a group.
     #[arg(long, value_name = "NAME")]
     pub group: Option<Name>,

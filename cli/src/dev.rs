@@ -1,11 +1,14 @@
-//! `dev`: everything in one process, to try it: the service with an embedded log, and one agent for the given frontends.
+//! `dev`: everything in one process, to try it: the service with an embedded log, and one agent for the given frontends, or
+//! the demo fleet of [`crate::demo`].
 
+use std::io::Write as _;
 use std::net::SocketAddr;
 
 use event_log::{Options, ReaderWiring, Wiring};
 
 use crate::arguments::Dev;
 use crate::client::chain;
+use crate::demo::{self, Demo};
 use crate::problem::Problem;
 use crate::serve::{log_to_stderr, start, until_stopped, wire};
 
@@ -20,22 +23,44 @@ pub(crate) async fn run(options: Dev) -> Result<(), Problem> {
     let mut config = service::Config::new(options.listen, &options.data);
     config.facade_disabled = crate::serve::facade_disabled();
     let running = start(config, wiring.clone(), &options.data).await?;
-    let agent = if options.frontends.is_empty() {
-        None
-    } else {
-        Some(agent(&options, wiring).await?)
+    let (mut agent, mut demo) = (None, None);
+    if !options.frontends.is_empty() {
+        agent = Some(self::agent(&options, wiring).await?);
+    } else if !options.no_demo {
+        demo = Some(Demo::start(&options.data, options.group.as_ref(), &wiring).await?);
+    }
+    let fleet = demo.as_ref().map(Demo::addresses);
+    say(&banner(running.address(), &options, fleet.as_deref()));
+    let show = async {
+        match &demo {
+            Some(demo) => demo.show().await,
+            None => std::future::pending().await,
+        }
     };
-    print!("{}", banner(running.address(), &options));
-    let ended = until_stopped(&running).await;
-    println!(
-        "stopping; everything that was acknowledged is in {}",
+    let ended = tokio::select! {
+        ended = until_stopped(&running) => ended,
+        () = show => Ok(()),
+    };
+    say(&format!(
+        "stopping; everything that was acknowledged is in {}\n",
         options.data.display()
-    );
+    ));
     if let Some(agent) = agent {
         agent.stop().await;
     }
+    if let Some(demo) = demo {
+        demo.stop().await;
+    }
     running.stop().await;
     ended
+}
+
+/// A closed stdout is no reason to end.
+fn say(text: &str) {
+    let mut out = std::io::stdout().lock();
+    if let Err(why) = out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        tracing::debug!(error = %why, "nobody reads");
+    }
 }
 
 async fn agent(options: &Dev, wiring: Wiring) -> Result<router_agent::Running, Problem> {
@@ -58,15 +83,18 @@ async fn agent(options: &Dev, wiring: Wiring) -> Result<router_agent::Running, P
         .map_err(|error| Problem::Failed(format!("the agent does not start: {}", chain(&error))))
 }
 
-/// Where everything is, and what to try next.
-fn banner(address: SocketAddr, options: &Dev) -> String {
+/// Where everything is, and what to try next. `fleet`: the demo's frontends.
+fn banner(address: SocketAddr, options: &Dev, fleet: Option<&[String]>) -> String {
     let url = format!("http://{address}");
     let service = if url == "http://127.0.0.1:8090" {
         String::new()
     } else {
         format!("export ROUTER_POLICY_SERVICE={url}\n    ")
     };
-    let frontends = if options.frontends.is_empty() {
+    let indented = "\n                       ";
+    let frontends = if let Some(fleet) = fleet {
+        format!("\n  demo frontends       {}\n", fleet.join(indented))
+    } else if options.frontends.is_empty() {
         "\n  No frontend is looked after yet. Start one and give it to me:
     python -m dynamo.frontend --http-port 8000 --router-mode kv      (Dynamo 1.7, with a worker or a mocker)
     router-policy dev --frontend http://127.0.0.1:8000
@@ -75,11 +103,16 @@ fn banner(address: SocketAddr, options: &Dev) -> String {
     } else {
         format!(
             "\n  agent looks after    {}\n",
-            options.frontends.join("\n                       ")
+            options.frontends.join(indented)
         )
     };
+    let commands = if fleet.is_some() {
+        demo_commands()
+    } else {
+        COMMANDS.to_owned()
+    };
     format!(
-        "router-policy dev: service, log and agent in one process (Ctrl-C stops it)
+        "router-policy dev: service, log and agents in one process (Ctrl-C stops it)
 
   fleet, as a frontend {url}/router_policy
   policies             {url}/v1/policies
@@ -88,14 +121,33 @@ fn banner(address: SocketAddr, options: &Dev) -> String {
   kept in              {data}
 {frontends}
   Try, in another terminal:
-    {service}router-policy set router_temperature=0.3 --model mock-model --reason 'spread a little'
+    {service}{commands}",
+        data = options.data.display(),
+    )
+}
+
+const COMMANDS: &str =
+    "router-policy set router_temperature=0.3 --model mock-model --reason 'spread a little'
     router-policy get
     router-policy history --model mock-model
     router-policy set router_temperature=null --model mock-model
     router-policy audit
     router-policy status
-",
-        data = options.data.display(),
+";
+
+fn demo_commands() -> String {
+    let model = demo::MODEL;
+    format!(
+        "router-policy set overlap_score_credit=0 --model {model} --wait     (no credit for cached blocks: hits fall)
+    router-policy set overlap_score_credit=null --model {model}         (back to the startup value: hits rise)
+    router-policy set router_temperature=1 --model {model}              (spread the requests)
+    router-policy set active_prefill_tokens_threshold=100 --model {model}
+    router-policy history --model {model}
+    router-policy status
+
+  Each worker's share of the requests, and how much of their prompts it had cached, in the last second:
+
+"
     )
 }
 
@@ -106,6 +158,7 @@ mod tests {
     fn dev(frontends: &[&str]) -> Dev {
         Dev {
             frontends: frontends.iter().map(ToString::to_string).collect(),
+            no_demo: false,
             group: None,
             data: "data".into(),
             listen: SocketAddr::from(([127, 0, 0, 1], 8090)),
@@ -115,12 +168,13 @@ mod tests {
     #[test]
     fn the_banner_says_what_to_do_without_a_frontend() {
         let usual = SocketAddr::from(([127, 0, 0, 1], 8090));
-        let without = banner(usual, &dev(&[]));
+        let without = banner(usual, &dev(&[]), None);
         assert!(without.contains("dev --frontend"), "{without}");
         assert!(!without.contains("export"), "{without}");
         let with = banner(
             SocketAddr::from(([127, 0, 0, 1], 9)),
             &dev(&["http://a", "http://b"]),
+            None,
         );
         assert!(
             with.contains("http://b") && !with.contains("dev --frontend"),

@@ -7,6 +7,7 @@ mod arguments;
 mod assignment;
 mod client;
 mod commands;
+mod demo;
 mod dev;
 mod output;
 mod problem;

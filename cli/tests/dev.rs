@@ -14,7 +14,7 @@ struct Dev {
 impl Dev {
     fn start(data: &Path) -> Dev {
         let mut child = Command::new(env!("CARGO_BIN_EXE_router-policy"))
-            .args(["dev", "--listen", "127.0.0.1:0", "--data"])
+            .args(["dev", "--no-demo", "--listen", "127.0.0.1:0", "--data"])
             .arg(data)
             .stdout(Stdio::piped())
             .spawn()

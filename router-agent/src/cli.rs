@@ -32,6 +32,8 @@ pub enum Command {
         #[arg(long, env = "ROUTER_AGENT_STATE", value_name = "DIR")]
         state: PathBuf,
     },
+    /// Be a frontend with simulated workers behind Dynamo's own scheduler: to try policies without Dynamo or a GPU.
+    Frontend(Box<crate::host::Host>),
 }
 
 /// Flags of `run`.
@@ -125,6 +127,17 @@ pub enum CliError {
     /// The copy to set aside.
     #[error("the log cannot be adopted")]
     Adopt(#[source] AgentError),
+    /// A model of the reference frontend.
+    #[error("a model cannot be hosted")]
+    Host(#[from] router_agent::frontend::HostError),
+    /// The reference frontend's listener.
+    #[error("cannot listen on {address}")]
+    Listen {
+        /// Where.
+        address: SocketAddr,
+        /// Why.
+        source: std::io::Error,
+    },
     /// Signals or threads of the system.
     #[error("the system refuses")]
     System(#[from] std::io::Error),

@@ -6,7 +6,9 @@
 
 pub mod agent;
 pub mod dynamo_http;
+pub mod frontend;
 pub mod health;
+pub mod in_process;
 pub mod local_copy;
 pub mod memory;
 pub mod plan;
@@ -21,5 +23,6 @@ pub mod threshold;
 
 pub use agent::{AgentError, Config, Frontend, Running, adopt, start};
 pub use dynamo_http::{DynamoHttp, Timeouts};
+pub use in_process::InProcess;
 pub use reconcile::Mode;
 pub use target::PolicyTarget;

@@ -1,6 +1,7 @@
 //! The program `router-agent`: only wires the command line, the log and the agent.
 
 mod cli;
+mod host;
 
 use std::io::IsTerminal as _;
 use std::process::ExitCode;
@@ -21,6 +22,7 @@ fn main() -> ExitCode {
         .init();
     let outcome = match cli.command {
         Command::Run(run) => runtime().and_then(|runtime| runtime.block_on(follow(&run))),
+        Command::Frontend(host) => runtime().and_then(|runtime| runtime.block_on(host.run())),
         Command::Adopt { state } => adopt(&state),
     };
     match outcome {

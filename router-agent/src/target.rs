@@ -1,7 +1,8 @@
 //! What a frontend must offer so that its routers can be kept on the policy, whatever carries the requests.
 //!
-//! Owns: the port `PolicyTarget` and its errors. Implementations: [`crate::dynamo_http`] (a Dynamo frontend over HTTP) and
-//! [`crate::testing`] (a frontend in memory). Never does: decide what to apply, retry, or wait.
+//! Owns: the port `PolicyTarget` and its errors. Implementations: [`crate::dynamo_http`] (a Dynamo frontend over HTTP),
+//! [`crate::in_process`] (live schedulers in this process) and [`crate::testing`] (a frontend in memory). Never does:
+//! decide what to apply, retry, or wait.
 
 use std::collections::BTreeMap;
 

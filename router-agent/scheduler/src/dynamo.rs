@@ -10,15 +10,22 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 pub use dynamo_kv_router::config::KvRouterConfig;
+pub use dynamo_kv_router::indexer::{
+    KvIndexer, KvIndexerInterface, KvIndexerMetrics, MatchDetails, TieredMatchDetails,
+};
 pub use dynamo_kv_router::plugins::worker_selection::{
     ScoredWorkerCandidate, SessionContext, WorkerCacheInput, WorkerCandidate, WorkerCandidates,
     WorkerFilter, WorkerInputView, WorkerInputs, WorkerLoadInput, WorkerPicker, WorkerScorer,
     WorkerSelectionContext, WorkerSelectionPolicy, WorkerSelectionPolicyError,
 };
 pub use dynamo_kv_router::protocols::{
-    ActiveSequenceEvent, RoutingConstraints, SharedCacheHits, WorkerConfigLike, WorkerId,
-    WorkerSelectionResult, WorkerWithDpRank,
+    ActiveSequenceEvent, BlockHashOptions, ExternalSequenceBlockHash, KvCacheEvent,
+    KvCacheEventData, KvCacheRemoveData, KvCacheStoreData, KvCacheStoredBlockData, LocalBlockHash,
+    RouterEvent, RoutingConstraints, SharedCacheHits, WorkerConfigLike, WorkerId,
+    WorkerSelectionResult, WorkerWithDpRank, compute_block_hash_for_seq,
+    compute_seq_hash_for_block,
 };
+pub use dynamo_kv_router::scheduling::overlap::OverlapAnalysis;
 pub use dynamo_kv_router::scheduling::overlap_refresh::{
     NoopOverlapScoresRefresh, OverlapScoresRefresh,
 };

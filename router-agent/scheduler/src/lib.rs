@@ -31,6 +31,7 @@ mod control;
 pub mod dynamo;
 #[cfg(feature = "facade")]
 pub mod facade;
+pub mod index;
 mod live;
 pub mod overlap_floor;
 mod parameters;

@@ -1,6 +1,6 @@
 //! The tasks and their help.
 
-use clap::{Parser, Subcommand};
+use clap::{Parser, Subcommand, ValueEnum};
 
 /// What a developer or CI runs.
 #[derive(Debug, Parser)]
@@ -46,6 +46,28 @@ pub enum Task {
         /// Only these (letters, or `latency`).
         scenarios: Vec<String>,
     },
+    /// Compare the built-in policy selection by selection with Dynamo's own (a workspace of its own; minutes to build once).
+    Parity {
+        /// Random cases.
+        #[arg(default_value_t = 12_000)]
+        cases: u64,
+        /// Seed of the first case.
+        seed: Option<u64>,
+    },
+    /// Replay the recorded answers of Dynamo 1.7 against the frontend façade.
+    Transcripts,
+    /// Measure something.
+    Bench {
+        /// What.
+        what: Bench,
+    },
     /// Write all golden files anew.
     Bless,
+}
+
+/// What can be measured.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub enum Bench {
+    /// A live selector against Dynamo's fixed policy, per number of workers.
+    Selection,
 }

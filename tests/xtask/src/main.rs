@@ -1,6 +1,7 @@
 //! `cargo xtask NAME`: everything that a developer or CI runs. Only wires names to steps.
 
 mod arguments;
+mod frontend_half;
 mod steps;
 mod tally;
 mod tree;
@@ -9,7 +10,7 @@ use std::process::ExitCode;
 
 use clap::Parser as _;
 
-use crate::arguments::{Arguments, Task};
+use crate::arguments::{Arguments, Bench, Task};
 use crate::tally::Tally;
 
 fn main() -> ExitCode {
@@ -24,6 +25,11 @@ fn main() -> ExitCode {
         Task::BadInput => steps::bad_input(&mut tally),
         Task::Conformance => steps::conformance(&mut tally),
         Task::Dynamo { scenarios } => steps::dynamo(&mut tally, &scenarios),
+        Task::Parity { cases, seed } => frontend_half::parity(&mut tally, cases, seed),
+        Task::Transcripts => frontend_half::transcripts(&mut tally),
+        Task::Bench { what } => match what {
+            Bench::Selection => frontend_half::bench_selection(&mut tally),
+        },
         Task::Bless => steps::bless(&mut tally),
     }
     tally.close()

@@ -17,7 +17,7 @@ pub fn cargo() -> String {
     std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned())
 }
 
-fn cargo_with(arguments: &[&str]) -> Command {
+pub(crate) fn cargo_with(arguments: &[&str]) -> Command {
     let mut command = Command::new(cargo());
     command.args(arguments);
     command
