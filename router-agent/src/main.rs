@@ -14,7 +14,10 @@ use cli::{Cli, CliError, Command, Run};
 fn main() -> ExitCode {
     let cli = Cli::parse();
     let filter = tracing_subscriber::EnvFilter::try_from_env("ROUTER_AGENT_LOG_LEVEL")
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info,async_nats=warn"));
+        // Dynamo's crate says a line for every selection.
+        .unwrap_or_else(|_| {
+            tracing_subscriber::EnvFilter::new("info,async_nats=warn,dynamo_kv_router=warn")
+        });
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
