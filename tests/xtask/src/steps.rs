@@ -130,7 +130,14 @@ pub fn conformance(tally: &mut Tally) {
 /// Golden files.
 pub fn bless(tally: &mut Tally) {
     tally.step("bless", || {
-        let arguments = ["test", "--workspace", "--quiet", "golden"];
+        let arguments = [
+            "test",
+            "--workspace",
+            "--quiet",
+            "--",
+            "golden",
+            "documents",
+        ];
         run(cargo_with(&arguments).env(BLESS, "1"))
     });
 }
