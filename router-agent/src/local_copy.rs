@@ -149,7 +149,7 @@ impl LocalCopy {
             put(&mut batch, b'g', "", &state.registry);
         }
         put_rest(&mut batch, state, cursor);
-        self.store.write(batch)
+        self.store.write_through(batch)
     }
 
     /// Makes it survive a power cut.

@@ -215,9 +215,9 @@ impl Replica {
         self.state = made.state;
         self.cursor = Some(cursor);
         self.outdated = false;
-        self.publish(LogState::Following, None);
         let (copy, state) = (self.copy.clone(), self.state.clone());
         self.keep(move || copy.replace(&state, cursor)).await;
+        self.publish(LogState::Following, None);
         Ok(())
     }
 
@@ -236,14 +236,15 @@ impl Replica {
             hash: record_hash(&entry.subject, &entry.bytes),
         };
         self.cursor = Some(cursor);
-        if self.state.position >= self.publish_from {
-            self.publish(LogState::Following, None);
-        }
         let changed = changed(&reading);
         let (copy, part) = (self.copy.clone(), part(&self.state, &changed));
         self.unsynced += 1;
+        // Kept before it is published: an agent that is killed must not know less afterwards than what it has applied.
         self.keep(move || copy.advance(&part, cursor, &entry.subject, &changed))
             .await;
+        if self.state.position >= self.publish_from {
+            self.publish(LogState::Following, None);
+        }
         if self.unsynced >= UNSYNCED_MAX {
             self.sync().await;
         }

@@ -177,6 +177,18 @@ impl Store {
             .map_err(|source| self.failed(source))
     }
 
+    /// The same, and the system has it when this returns: it survives the end of this process, however sudden.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub fn write_through(&self, batch: sled::Batch) -> Result<(), StoreError> {
+        self.write(batch)?;
+        self.db
+            .flush()
+            .map(drop)
+            .map_err(|source| self.failed(source))
+    }
+
     /// Makes everything written so far survive a power cut.
     ///
     /// # Errors
