@@ -2,24 +2,28 @@
 //!
 //! Owns: them, and their end. Never does: change a policy.
 
-use std::collections::BTreeMap;
+mod view;
+
 use std::io::{IsTerminal as _, Write as _};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use event_log::{ReaderWiring, Wiring};
 use router_agent::frontend::traffic::Traffic;
-use router_agent::frontend::{Counts, ModelPlan, Reference};
+use router_agent::frontend::{Counts, ModelPlan, Reference, RolePlan};
 use scheduler::busy::Thresholds;
 use scheduler::dynamo::WorkerId;
 use scheduler::facade;
-use schemas::{AgentId, Endpoint, FrontendId, Name};
+use schemas::{AgentId, Endpoint, FrontendId, Name, WorkerType};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::{Instant, MissedTickBehavior};
 
 use crate::client::chain;
 use crate::problem::Problem;
+use view::{Live, Row, Seen, View};
 
 /// How many frontends.
 pub(crate) const FRONTENDS: usize = 3;
@@ -27,11 +31,6 @@ pub(crate) const FRONTENDS: usize = 3;
 pub(crate) const MODEL: &str = "demo-model";
 /// How often the view is drawn.
 const PERIOD: Duration = Duration::from_secs(1);
-/// A few values that a newcomer may change are shown with the numbers that they move.
-const SHOWN: [(&str, &str); 2] = [
-    ("router_temperature", "temperature"),
-    ("overlap_score_credit", "credit"),
-];
 
 struct Member {
     name: String,
@@ -71,25 +70,36 @@ impl Demo {
 
     /// Draws once a second, for as long as it is polled and somebody reads.
     pub(crate) async fn show(&self) {
-        let redraws = std::io::stdout().is_terminal();
+        let mut view = View::new(std::io::stdout().is_terminal());
+        let mut resized = signal(SignalKind::window_change()).ok();
         let mut tick = tokio::time::interval_at(Instant::now() + PERIOD, PERIOD);
         tick.set_missed_tick_behavior(MissedTickBehavior::Skip);
         let mut before: Vec<Seen> = self.members.iter().map(seen).collect();
-        let mut drawn = 0;
         loop {
-            tick.tick().await;
+            tokio::select! {
+                _ = tick.tick() => {}
+                () = change(&mut resized) => {
+                    view.disturb();
+                    continue;
+                }
+            }
             let now: Vec<Seen> = self.members.iter().map(seen).collect();
-            let mut lines = Vec::new();
+            let mut rows = Vec::new();
             for (member, (now, before)) in self.members.iter().zip(now.iter().zip(&before)) {
-                let values = values(&member.frontend).await;
-                lines.push(line(&member.name, &since(now, before), &values));
+                rows.push(Row {
+                    name: &member.name,
+                    counts: since(now, before),
+                    router: router(&member.frontend).await,
+                });
             }
             before = now;
-            if !draw(&lines, if redraws { drawn } else { 0 }) {
+            if crate::serve::LOGGED.swap(false, Ordering::Relaxed) {
+                view.disturb();
+            }
+            if !write(&view.draw(&rows)) {
                 // Nobody reads any more; the demo itself goes on.
                 return std::future::pending().await;
             }
-            drawn = lines.len();
         }
     }
 
@@ -115,7 +125,8 @@ async fn member(
     let model = Name::new(MODEL).map_err(|why| bad(&why))?;
     let endpoint: Endpoint = "dynamo/backend/generate".parse().map_err(|why| bad(&why))?;
     let frontend = Reference::new(Thresholds::default());
-    let hosted = frontend.host(&ModelPlan::new(model.clone(), endpoint));
+    let workers = RolePlan::new(WorkerType::Aggregated, endpoint);
+    let hosted = frontend.host(&ModelPlan::new(model.clone(), vec![workers]));
     hosted.map_err(|why| bad(&why))?;
     let switch = std::env::var(facade::ADMIN_SWITCH).ok();
     let disabled = facade::is_disabled(switch.as_deref());
@@ -149,11 +160,17 @@ async fn member(
     })
 }
 
-type Seen = BTreeMap<WorkerId, Counts>;
+/// The terminal has another size; never, when that cannot be told.
+async fn change(resized: &mut Option<Signal>) {
+    match resized {
+        Some(resized) => drop(resized.recv().await),
+        None => std::future::pending().await,
+    }
+}
 
 fn seen(member: &Member) -> Seen {
-    let all = member.frontend.counts().into_values();
-    all.flatten().collect()
+    let all = member.frontend.counts().into_iter();
+    all.map(|one| (one.worker, one.counts)).collect()
 }
 
 /// What each worker did between two looks.
@@ -170,52 +187,23 @@ fn since(now: &Seen, before: &Seen) -> Seen {
     now.iter().map(one).collect()
 }
 
-/// The router's revision and the shown values, as the scheduler itself reports them.
-async fn values(frontend: &Reference) -> String {
-    let Some(router) = frontend.target().routers.list(None).into_iter().next() else {
-        return "no router".to_owned();
-    };
+/// What the router selects with, as the scheduler itself reports it.
+async fn router(frontend: &Reference) -> Result<Live, &'static str> {
+    let found = frontend.target().routers.list(None).into_iter().next();
+    let router = found.ok_or("no router")?;
     match router.control.read(facade::PATIENCE).await {
-        Ok(Some(live)) => {
-            let value =
-                |(name, label): (&str, &str)| format!("{label} {}", live.parameters.number(name));
-            let values = SHOWN.map(value).join("  ");
-            format!("{values}  revision {}", live.revision.0)
-        }
-        Ok(None) | Err(_) => "the scheduler does not answer".to_owned(),
+        Ok(Some(live)) => Ok(Live {
+            temperature: live.parameters.number("router_temperature"),
+            credit: live.parameters.number("overlap_score_credit"),
+            revision: live.revision.0,
+        }),
+        Ok(None) | Err(_) => Err("the scheduler does not answer"),
     }
 }
 
-fn percent(part: u64, whole: u64) -> String {
-    match (part * 100 + whole / 2).checked_div(whole) {
-        Some(percent) => format!("{percent:3} %"),
-        None => "  - %".to_owned(),
-    }
-}
-
-fn line(name: &str, counts: &Seen, values: &str) -> String {
-    let sum = |value: fn(&Counts) -> u64| counts.values().map(value).sum::<u64>();
-    let requests = sum(|one| one.requests);
-    let shares: Vec<String> = counts
-        .iter()
-        .map(|(id, one)| format!("w{id} {}", percent(one.requests, requests)))
-        .collect();
-    let hits = percent(sum(|one| one.hit_blocks), sum(|one| one.prompt_blocks));
-    format!(
-        "{name}  {}   KV hits {hits}   {requests:3}/s   {values}",
-        shares.join("  ")
-    )
-}
-
-/// Over the last `drawn` lines. False when nobody reads.
-fn draw(lines: &[String], drawn: usize) -> bool {
+/// False when nobody reads.
+fn write(text: &str) -> bool {
     let mut out = std::io::stdout().lock();
-    let up = if drawn > 0 {
-        format!("\x1b[{drawn}A\x1b[J")
-    } else {
-        String::new()
-    };
-    let text = format!("{up}{}\n", lines.join("\n"));
     out.write_all(text.as_bytes())
         .and_then(|()| out.flush())
         .is_ok()
@@ -226,21 +214,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_shows_shares_of_the_last_second() {
+    fn what_was_done_since_the_last_look_is_shown() {
         let counts = |requests, prompt_blocks, hit_blocks| Counts {
             requests,
             prompt_blocks,
             hit_blocks,
         };
-        let before = Seen::from([(0, counts(10, 100, 50)), (1, counts(1, 10, 0))]);
+        let before = Seen::from([(0, counts(10, 100, 50))]);
         let now = Seen::from([(0, counts(13, 130, 80)), (1, counts(2, 20, 5))]);
-        let shown = line("demo-1", &since(&now, &before), "revision 0");
-        let wanted = "demo-1  w0  75 %  w1  25 %   KV hits  88 %     4/s   revision 0";
-        assert_eq!(shown, wanted);
-        let idle = line("demo-1", &since(&now, &now), "");
-        assert!(
-            idle.contains("w0   - %") && idle.contains("hits   - %"),
-            "{idle}"
-        );
+        let wanted = Seen::from([(0, counts(3, 30, 30)), (1, counts(2, 20, 5))]);
+        assert_eq!(since(&now, &before), wanted);
     }
 }

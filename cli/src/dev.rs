@@ -1,7 +1,7 @@
 //! `dev`: everything in one process, to try it: the service with an embedded log, and one agent for the given frontends, or
 //! the demo fleet of [`crate::demo`].
 
-use std::io::Write as _;
+use std::io::{IsTerminal as _, Write as _};
 use std::net::SocketAddr;
 
 use event_log::{Options, ReaderWiring, Wiring};
@@ -41,8 +41,14 @@ pub(crate) async fn run(options: Dev) -> Result<(), Problem> {
         ended = until_stopped(&running) => ended,
         () = show => Ok(()),
     };
+    // Over the "^C" that the terminal shows.
+    let start = if std::io::stdout().is_terminal() {
+        "\r\x1b[K"
+    } else {
+        ""
+    };
     say(&format!(
-        "stopping; everything that was acknowledged is in {}\n",
+        "{start}stopping; everything that was acknowledged is in {}\n",
         options.data.display()
     ));
     if let Some(agent) = agent {

@@ -1,6 +1,7 @@
 //! `serve`: the service on a log, until SIGINT or SIGTERM.
 
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use event_log::{Options, Wiring};
 
@@ -77,9 +78,15 @@ pub(crate) fn log_to_stderr(default: &str) {
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(default));
     tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(std::io::stderr)
+        .with_writer(|| {
+            LOGGED.store(true, Ordering::Relaxed);
+            std::io::stderr()
+        })
         .init();
 }
+
+/// Something was logged since it was looked at last: whoever draws in place on the same terminal starts below it.
+pub(crate) static LOGGED: AtomicBool = AtomicBool::new(false);
 
 /// Waits for a signal; a service that ends by itself is a failure.
 pub(crate) async fn until_stopped(running: &service::Running) -> Result<(), Problem> {

@@ -21,6 +21,7 @@ fn status(agent: &str, report: u64) -> AgentStatus {
         reported_at: Timestamp::from_unix_ms(report),
         report,
         interval_ms: 1_000,
+        leaving: false,
         log: LogFollowing {
             state: LogState::Following,
             log_id: None,

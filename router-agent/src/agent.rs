@@ -15,6 +15,7 @@ use schemas::{AgentId, FrontendId, Name};
 use tokio::net::TcpListener;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 use crate::dynamo_http::{BadAddress, DynamoHttp, Timeouts};
 use crate::health;
@@ -134,11 +135,12 @@ pub enum AgentError {
     Opening,
 }
 
-/// A running agent. Dropping it stops it without waiting.
+/// A running agent. Dropping it stops it without waiting, and without a word to the fleet.
 pub struct Running {
     agent: AgentId,
     status: watch::Receiver<AgentStatus>,
     health: Option<SocketAddr>,
+    leaving: CancellationToken,
     tasks: Tasks,
     _lock: File,
 }
@@ -167,8 +169,11 @@ impl Running {
         self.tasks.stopping().cancelled().await;
     }
 
-    /// Stops it. True when every task ended in time.
+    /// Stops it; its last report says that it leaves the fleet. True when every task ended in time.
     pub async fn stop(self) -> bool {
+        if !self.tasks.stopping().is_cancelled() {
+            self.leaving.cancel();
+        }
         self.tasks.stop(STOP_PATIENCE).await
     }
 }
@@ -230,6 +235,7 @@ pub async fn start(config: Config, wiring: ReaderWiring) -> Result<Running, Agen
     let log: Arc<dyn LogReader> = wiring.log;
     let replica = Replica::new(log, opened.copy, opened.kept, followed);
     tasks.start("replica", replica.run(stop.clone()));
+    let leaving = CancellationToken::new();
     let reporter = Reporter {
         agent: agent.clone(),
         group: config.group,
@@ -239,6 +245,7 @@ pub async fn start(config: Config, wiring: ReaderWiring) -> Result<Running, Agen
         frontends,
         changed,
         board: wiring.board.clone(),
+        leaving: leaving.clone(),
     };
     let (latest, status) = watch::channel(reporter.build(0, ambient::now()));
     tasks.start("report", reporter.run(latest, stop.clone()));
@@ -256,6 +263,7 @@ pub async fn start(config: Config, wiring: ReaderWiring) -> Result<Running, Agen
         agent,
         status,
         health,
+        leaving,
         tasks,
         _lock: opened.lock,
     })

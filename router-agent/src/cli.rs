@@ -130,6 +130,20 @@ pub enum CliError {
     /// A model of the reference frontend.
     #[error("a model cannot be hosted")]
     Host(#[from] router_agent::frontend::HostError),
+    /// A flag of the reference frontend about a role that it does not host.
+    #[error("{flag} {role}: no {role} workers are hosted (see --workers)")]
+    Role {
+        /// Which flag.
+        flag: &'static str,
+        /// Which role.
+        role: schemas::WorkerType,
+    },
+    /// An endpoint of the reference frontend.
+    #[error("--endpoint")]
+    Endpoint(#[from] schemas::scope::BadEndpoint),
+    /// Busy thresholds of the reference frontend.
+    #[error("busy thresholds to start with")]
+    Threshold(#[from] scheduler::busy::BadThreshold),
     /// The reference frontend's listener.
     #[error("cannot listen on {address}")]
     Listen {

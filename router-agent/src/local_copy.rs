@@ -72,7 +72,13 @@ impl LocalCopy {
         }
     }
 
-    fn read(&self) -> Result<Option<Kept>, Unreadable> {
+    /// See [`Store::flushing`].
+    #[cfg(test)]
+    pub(crate) fn flushing(&self) -> std::sync::Arc<tokio::sync::Mutex<()>> {
+        self.store.flushing.clone()
+    }
+
+    pub(crate) fn read(&self) -> Result<Option<Kept>, Unreadable> {
         let Some(meta) = self.store.get(META).map_err(|_| Unreadable)? else {
             return Ok(None);
         };
@@ -161,7 +167,9 @@ impl LocalCopy {
     }
 }
 
-struct Unreadable;
+/// What is there is not a copy.
+#[derive(Debug)]
+pub(crate) struct Unreadable;
 
 fn parse<T: serde::de::DeserializeOwned>(bytes: &[u8]) -> Result<T, Unreadable> {
     serde_json::from_slice(bytes).map_err(|_| Unreadable)

@@ -375,3 +375,6 @@ fn part(state: &State, changed: &[PolicyKey]) -> State {
         stopped: state.stopped.clone(),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -22,6 +22,8 @@ const COLLECT: Duration = Duration::from_millis(5);
 const SPACING: Duration = Duration::from_millis(50);
 /// Bound: the time that one report may take.
 const REPORT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Bound: the time that the last report may take; the process waits for it.
+const GOODBYE_TIMEOUT: Duration = Duration::from_secs(1);
 /// A report that could not be delivered is tried again after this (or the interval, if that is shorter).
 const REPORT_RETRY: Duration = Duration::from_secs(1);
 /// Waits before the board is watched again.
@@ -48,6 +50,8 @@ pub struct Reporter {
     pub changed: Arc<Notify>,
     /// Where to.
     pub board: Arc<dyn StatusBoard>,
+    /// Cancelled before the stop of an agent that stops on purpose, and never for one that broke.
+    pub leaving: CancellationToken,
 }
 
 impl Reporter {
@@ -63,6 +67,7 @@ impl Reporter {
             reported_at: now.max(self.started_at),
             report,
             interval_ms: u64::try_from(self.interval.as_millis()).unwrap_or(u64::MAX),
+            leaving: false,
             log: self.followed.borrow().log.clone(),
             frontends: (self.frontends.iter())
                 .map(|frontend| frontend.borrow().clone())
@@ -70,14 +75,35 @@ impl Reporter {
         }
     }
 
-    /// Reports until told to stop: to the board, and as `latest` within this process.
+    /// Reports until told to stop: to the board, and as `latest` within this process. Says goodbye when it leaves.
     pub async fn run(mut self, latest: watch::Sender<AgentStatus>, stop: CancellationToken) {
         let mut report = 0;
+        self.report(&mut report, latest, stop).await;
+        if self.leaving.is_cancelled() {
+            let last = AgentStatus {
+                leaving: true,
+                ..self.build(report + 1, ambient::now())
+            };
+            let said = tokio::time::timeout(GOODBYE_TIMEOUT, self.board.report(&last)).await;
+            if !matches!(said, Ok(Ok(()))) {
+                tracing::warn!(
+                    "the end cannot be reported; this agent will be missed until it is stale"
+                );
+            }
+        }
+    }
+
+    async fn report(
+        &mut self,
+        report: &mut u64,
+        latest: watch::Sender<AgentStatus>,
+        stop: CancellationToken,
+    ) {
         let mut delivered = true;
         while !stop.is_cancelled() {
-            report += 1;
+            *report += 1;
             self.followed.mark_unchanged();
-            let status = self.build(report, ambient::now());
+            let status = self.build(*report, ambient::now());
             latest.send_replace(status.clone());
             let outcome = tokio::select! {
                 outcome = tokio::time::timeout(REPORT_TIMEOUT, self.board.report(&status)) => outcome,
@@ -152,6 +178,10 @@ impl RivalWatch {
         // Our own echo. (Two processes under one id do not start within one millisecond.)
         let namesake = other.agent == self.agent;
         if namesake && other.started_at == own.started_at {
+            return;
+        }
+        if other.leaving {
+            self.heard.remove(&other.agent);
             return;
         }
         let theirs: BTreeSet<RouterId> = routers(&other.frontends).collect();
@@ -268,6 +298,7 @@ mod tests {
             reported_at: Timestamp::from_unix_ms(1),
             report,
             interval_ms: 5_000,
+            leaving: false,
             log: LogFollowing {
                 state: LogState::Following,
                 log_id: None,
@@ -332,7 +363,12 @@ mod tests {
         watch.hear(at(4), &own, &status("a", 9, "x", 1));
         assert_eq!(found(watch.rivals(at(4))), ["a"]);
         assert_eq!(found(watch.rivals(at(18))), ["a"], "c fell silent");
-        assert!(watch.rivals(at(20)).is_empty());
+        let goodbye = AgentStatus {
+            leaving: true,
+            ..status("a", 10, "x", 1)
+        };
+        watch.hear(at(18), &own, &goodbye);
+        assert!(watch.rivals(at(18)).is_empty(), "a left");
     }
 
     #[test]

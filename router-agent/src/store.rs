@@ -46,6 +46,9 @@ pub type Pairs = Vec<(Vec<u8>, Vec<u8>)>;
 pub struct Store {
     db: sled::Db,
     path: PathBuf,
+    /// Whoever has it holds up [`Store::write_through`] between writing and flushing.
+    #[cfg(test)]
+    pub(crate) flushing: std::sync::Arc<tokio::sync::Mutex<()>>,
 }
 
 /// A store and where a damaged one was set aside, if one was.
@@ -123,6 +126,8 @@ impl Store {
         let store = Store {
             db,
             path: path.to_owned(),
+            #[cfg(test)]
+            flushing: Default::default(),
         };
         let kept = match store.db.get(LAYOUT_KEY) {
             Ok(kept) => kept,
@@ -183,6 +188,8 @@ impl Store {
     /// [`StoreError`].
     pub fn write_through(&self, batch: sled::Batch) -> Result<(), StoreError> {
         self.write(batch)?;
+        #[cfg(test)]
+        let _flushing = self.flushing.blocking_lock();
         self.db
             .flush()
             .map(drop)

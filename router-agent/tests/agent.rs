@@ -416,3 +416,35 @@ async fn reports_rise_and_readiness_follows_the_policy() {
     assert_eq!(last.agent, *agent.agent());
     assert!(agent.stop().await);
 }
+
+#[tokio::test]
+async fn an_agent_that_is_stopped_says_goodbye_and_one_that_is_dropped_says_nothing() {
+    let (log, board, target) = (Log::new(1), Arc::new(MemoryBoard::default()), frontend(1));
+    let mut reports = board.watch().await.unwrap();
+    for agent in ["dropped", "stopped"] {
+        let folder = tempfile::tempdir().unwrap();
+        let targets = [("here", target.clone())];
+        let running = start(folder.path(), &log, &board, agent, &targets).await;
+        until(&running, "the log", |status| {
+            status.log.state == LogState::Following
+        })
+        .await;
+        if agent == "stopped" {
+            assert!(running.stop().await);
+        } else {
+            drop(running);
+        }
+    }
+    // Reports are heard in order, so the dropped one has said nothing when the other says goodbye.
+    let last = loop {
+        let report = reports.next().await.unwrap();
+        if report.leaving {
+            break report;
+        }
+    };
+    assert_eq!(last.agent, "stopped".parse().unwrap());
+    let mut kept = board.watch().await.unwrap();
+    let (first, second) = (kept.next().await.unwrap(), kept.next().await.unwrap());
+    assert!(!first.leaving && second.leaving, "{first:?} {second:?}");
+    assert_eq!(second.report, last.report);
+}

@@ -2,96 +2,31 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
-use std::sync::Arc;
-use std::time::Duration;
+mod common;
 
-use reqwest::{Client, StatusCode};
+use std::sync::Arc;
+
+use common::name;
+use common::site::{Site, chat, endless, plan, quick, role, words};
+use futures::FutureExt as _;
+use reqwest::StatusCode;
 use router_agent::frontend::{Hardware, HostError, ModelPlan, Reference};
 use scheduler::busy::Thresholds;
-use schemas::Name;
+use schemas::WorkerType;
 use serde_json::{Value, json};
 
-fn name() -> Name {
-    Name::new("m").unwrap()
+/// Two aggregated workers.
+fn workers(hardware: Hardware) -> ModelPlan {
+    plan(vec![role(WorkerType::Aggregated, hardware)])
 }
 
-fn plan(hardware: Hardware) -> ModelPlan {
-    ModelPlan {
-        workers: 2,
-        hardware,
-        ..ModelPlan::new(name(), "dynamo/backend/generate".parse().unwrap())
-    }
-}
-
-fn quick() -> Hardware {
-    Hardware {
-        prefill_tokens_per_s: 1e6,
-        decode_per_token: Duration::ZERO,
-        ..Hardware::default()
-    }
-}
-
-/// So slow that nothing ends unless it is told to.
-fn endless() -> Hardware {
-    Hardware {
-        prefill_tokens_per_s: 1.0,
-        ..quick()
-    }
-}
-
-struct Site {
-    frontend: Arc<Reference>,
-    url: String,
-    client: Client,
-}
-
-impl Site {
-    async fn open(hardware: Hardware, startup: Thresholds) -> Site {
-        let frontend = Reference::new(startup);
-        frontend.host(&plan(hardware)).unwrap();
-        let address = "127.0.0.1:0".parse().unwrap();
-        let address = frontend.listen(address, false).await.unwrap();
-        Site {
-            frontend,
-            url: format!("http://{address}"),
-            client: Client::new(),
-        }
-    }
-
-    async fn post(&self, path: &str, body: Value) -> (StatusCode, Value) {
-        let url = format!("{}{path}", self.url);
-        let answer = self.client.post(url).json(&body).send().await.unwrap();
-        let status = answer.status();
-        let text = answer.text().await.unwrap();
-        (status, serde_json::from_str(&text).unwrap_or(text.into()))
-    }
-
-    async fn get(&self, path: &str) -> String {
-        let answer = self.client.get(format!("{}{path}", self.url)).send().await;
-        answer.unwrap().text().await.unwrap()
-    }
-
-    async fn idle(&self) {
-        while self.frontend.serving() > 0 {
-            tokio::task::yield_now().await;
-        }
-    }
-}
-
-fn words(number: usize) -> String {
-    (0..number).map(|at| format!("w{at} ")).collect()
-}
-
-fn chat(content: &str) -> Value {
-    json!({
-        "model": "m", "max_tokens": 3, "messages": [{ "role": "user", "content": content }],
-        "nvext": { "extra_fields": ["worker_id"] },
-    })
+async fn open(hardware: Hardware, startup: Thresholds) -> Site {
+    Site::open(startup, &[workers(hardware)]).await
 }
 
 #[tokio::test]
 async fn a_prompt_goes_back_to_the_worker_that_holds_its_blocks() {
-    let site = Site::open(quick(), Thresholds::default()).await;
+    let site = open(quick(), Thresholds::default()).await;
     let body = chat(&words(99));
     let (status, first) = site.post("/v1/chat/completions", body.clone()).await;
     assert_eq!(status, StatusCode::OK, "{first}");
@@ -115,7 +50,9 @@ async fn a_prompt_goes_back_to_the_worker_that_holds_its_blocks() {
         (&worker, &json!(96))
     );
     let metrics = site.get("/metrics").await;
-    let line = format!("router_frontend_requests_total{{model=\"m\",worker=\"{worker}\"}} 11");
+    let line = format!(
+        "router_frontend_requests_total{{model=\"m\",worker_type=\"aggregated\",worker=\"{worker}\"}} 11"
+    );
     assert!(metrics.contains(&line), "{metrics}");
     assert!(
         metrics.contains("router_frontend_kv_hit_rate{model=\"m\"} 0.909"),
@@ -127,7 +64,7 @@ async fn a_prompt_goes_back_to_the_worker_that_holds_its_blocks() {
 
 #[tokio::test]
 async fn a_stream_is_server_sent_events_and_ends_with_done() {
-    let site = Site::open(quick(), Thresholds::default()).await;
+    let site = open(quick(), Thresholds::default()).await;
     let mut body = chat("one two");
     body["stream"] = true.into();
     let (status, text) = site.post("/v1/chat/completions", body).await;
@@ -148,7 +85,7 @@ async fn a_stream_is_server_sent_events_and_ends_with_done() {
 
 #[tokio::test]
 async fn bad_requests_say_what_is_wrong_and_serve_nothing() {
-    let site = Site::open(quick(), Thresholds::default()).await;
+    let site = open(quick(), Thresholds::default()).await;
     let mut other = chat("a");
     other["model"] = "other".into();
     for (path, body, status, word) in [
@@ -170,9 +107,9 @@ async fn bad_requests_say_what_is_wrong_and_serve_nothing() {
         assert!(said.contains(word), "{path}: {answer}");
     }
     let counts = site.frontend.counts();
-    assert!(counts[&name()].values().all(|one| one.requests == 0));
-    let twice = site.frontend.host(&plan(quick()));
-    assert_eq!(twice, Err(HostError::Already(name())));
+    assert!(counts.iter().all(|one| one.counts.requests == 0));
+    let twice = site.frontend.host(&workers(quick()));
+    assert_eq!(twice, Err(HostError::Already(name("m"))));
     assert!(site.frontend.stop().await);
 }
 
@@ -182,7 +119,7 @@ async fn a_model_past_its_thresholds_answers_529_until_a_client_goes_away() {
         active_prefill_tokens_threshold: Some(10),
         ..Thresholds::default()
     };
-    let site = Site::open(endless(), startup).await;
+    let site = open(endless(), startup).await;
     let mut held = tokio::task::JoinSet::new();
     for number in 1..=2 {
         let (frontend, tokens) = (Arc::clone(&site.frontend), vec![number; 200]);
@@ -213,15 +150,15 @@ async fn a_model_past_its_thresholds_answers_529_until_a_client_goes_away() {
 
 #[tokio::test]
 async fn requests_of_a_worker_that_is_removed_end_and_the_rest_goes_on() {
-    let site = Site::open(endless(), Thresholds::default()).await;
+    let site = open(endless(), Thresholds::default()).await;
     let frontend = Arc::clone(&site.frontend);
     let waiting = async { frontend.complete("m", &[1; 500], 1).await.map(drop) };
     let removing = async {
         while site.frontend.serving() == 0 {
             tokio::task::yield_now().await;
         }
-        assert!(site.frontend.remove_worker(&name(), 0).await);
-        assert!(site.frontend.remove_worker(&name(), 1).await);
+        assert!(site.frontend.remove_worker(&name("m"), 0).await);
+        assert!(site.frontend.remove_worker(&name("m"), 1).await);
     };
     let (ended, ()) = tokio::join!(waiting, removing);
     assert!(
@@ -232,15 +169,28 @@ async fn requests_of_a_worker_that_is_removed_end_and_the_rest_goes_on() {
     );
     let none = site.frontend.select("m", &[1]).await.unwrap_err();
     assert!(none.to_string().contains("no worker"), "{none}");
-    assert!(site.frontend.add_worker(&name(), 1) && !site.frontend.add_worker(&name(), 1));
-    assert_eq!(site.frontend.select("m", &[1]).await.unwrap().worker, 1);
+    assert!(
+        site.frontend
+            .add_worker(&name("m"), WorkerType::Aggregated, 1)
+            && !site
+                .frontend
+                .add_worker(&name("m"), WorkerType::Aggregated, 1)
+    );
+    assert_eq!(
+        site.frontend
+            .select("m", &[1])
+            .await
+            .unwrap()
+            .prefill_worker,
+        1
+    );
     site.idle().await;
     assert!(site.frontend.stop().await);
 }
 
 #[tokio::test]
 async fn the_facade_is_mounted_and_changes_what_selects() {
-    let site = Site::open(quick(), Thresholds::default()).await;
+    let site = open(quick(), Thresholds::default()).await;
     let listed: Value = serde_json::from_str(&site.get("/router_policy").await).unwrap();
     let id = listed["routers"][0]["router_id"].clone();
     assert_eq!(
@@ -253,7 +203,33 @@ async fn the_facade_is_mounted_and_changes_what_selects() {
     assert_eq!(changed.status(), StatusCode::OK);
     let busy = json!({ "model": "m", "active_decode_blocks_threshold": 0.5 });
     assert_eq!(site.post("/busy_threshold", busy).await.0, StatusCode::OK);
-    assert!(site.frontend.retire(&name()) && !site.frontend.retire(&name()));
+    assert!(site.frontend.retire(&name("m")) && !site.frontend.retire(&name("m")));
     assert_eq!(site.get("/router_policy").await, "{\"routers\":[]}");
     assert!(site.frontend.stop().await);
+}
+
+/// Dynamo's index panics when it is told of a block after its end; a request whose task breaks ends the whole frontend.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn regression_a_model_that_is_retired_while_it_prefills_breaks_nothing() {
+    let frontend = Reference::new(Thresholds::default());
+    for round in 0..200_u32 {
+        frontend.host(&workers(quick())).unwrap();
+        let prompts: Vec<Vec<u32>> = (0..8).map(|one| vec![round * 8 + one; 64]).collect();
+        let asked = prompts
+            .iter()
+            .map(|tokens| frontend.complete("m", tokens, 1));
+        let retired = async {
+            for _ in 0..round % 10 {
+                tokio::task::yield_now().await;
+            }
+            frontend.retire(&name("m"))
+        };
+        let (_, retired) = tokio::join!(futures::future::join_all(asked), retired);
+        assert!(retired);
+    }
+    assert!(
+        frontend.ended().now_or_never().is_none(),
+        "it ended by itself"
+    );
+    assert!(frontend.stop().await);
 }

@@ -9,6 +9,7 @@ mod common;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use common::site::role;
 use common::{Log, Reader, applied, name, until};
 use event_log::ReaderWiring;
 use event_log::memory::MemoryBoard;
@@ -17,20 +18,22 @@ use router_agent::frontend::{Hardware, ModelPlan, Reference};
 use router_agent::{Config, Frontend, Running};
 use scheduler::Control;
 use scheduler::busy::Thresholds;
-use schemas::{PolicyKind, Position};
+use schemas::{PolicyKind, Position, WorkerType};
 use tokio::sync::watch;
 
 const ROUNDS: u64 = 4;
 const TURNS: u64 = 5;
 
+/// Disaggregated: two routers, two schedulers, two indexes.
+const ROLES: [WorkerType; 2] = [WorkerType::Prefill, WorkerType::Decode];
+
 fn plan() -> ModelPlan {
-    ModelPlan {
-        hardware: Hardware {
-            kv_blocks: 64,
-            ..Hardware::default()
-        },
-        ..ModelPlan::new(name("m"), "dynamo/backend/generate".parse().unwrap())
-    }
+    let small = Hardware {
+        kv_blocks: 64,
+        ..Hardware::default()
+    };
+    let roles = ROLES.map(|one| role(one, small.clone()));
+    common::site::plan(roles.to_vec())
 }
 
 async fn agent(folder: &tempfile::TempDir, log: &Arc<Log>, frontend: &Reference) -> Running {
@@ -49,9 +52,10 @@ async fn agent(folder: &tempfile::TempDir, log: &Arc<Log>, frontend: &Reference)
     router_agent::start(config, wiring).await.unwrap()
 }
 
-/// Changes the policy until told to stop; the answer is the last change's value and position.
-async fn stream(log: Arc<Log>, stop: watch::Receiver<bool>) -> (f64, Position) {
+/// Changes the policy until told to stop, as fast as the agent follows; the answer is the last change's value and position.
+async fn stream(log: &Log, agent: &Running, stop: watch::Receiver<bool>) -> (f64, Position) {
     let mut number = 0_u32;
+    let mut status = agent.status();
     loop {
         number += 1;
         let value = f64::from(number % 100) / 100.0;
@@ -64,8 +68,8 @@ async fn stream(log: Arc<Log>, stop: watch::Receiver<bool>) -> (f64, Position) {
         if *stop.borrow() {
             return (value, position);
         }
-        // Not faster than an agent can be expected to follow.
-        tokio::time::sleep(Duration::from_millis(2)).await;
+        let followed = status.wait_for(|status| status.log.position >= position);
+        followed.await.unwrap();
     }
 }
 
@@ -77,11 +81,7 @@ fn threads() -> usize {
 async fn served(frontend: &Reference) {
     let sum = || -> u64 {
         let counts = frontend.counts();
-        counts
-            .values()
-            .flat_map(|one| one.values())
-            .map(|one| one.requests)
-            .sum()
+        counts.iter().map(|one| one.counts.requests).sum()
     };
     let before = sum();
     while sum() <= before {
@@ -103,9 +103,10 @@ async fn live(frontend: &Arc<Reference>) -> Vec<Control> {
         controls.extend(routers.into_iter().map(|router| router.control));
         served(frontend).await;
         let worker = turn % 4;
+        let role = ROLES[worker as usize / 2];
         assert!(frontend.remove_worker(&name("m"), worker).await);
         served(frontend).await;
-        assert!(frontend.add_worker(&name("m"), worker));
+        assert!(frontend.add_worker(&name("m"), role, worker));
         served(frontend).await;
         assert!(frontend.retire(&name("m")));
         frontend.host(&plan()).unwrap();
@@ -128,7 +129,7 @@ async fn models_workers_and_frontends_that_come_and_go_leak_nothing_and_miss_not
         let frontend = Reference::new(Thresholds::default());
         let agent = agent(&folder, &log, &frontend).await;
         let (stop, stopped) = watch::channel(false);
-        let changes = stream(Arc::clone(&log), stopped);
+        let changes = stream(&log, &agent, stopped);
         let living = async {
             let controls = live(&frontend).await;
             stop.send_replace(true);
@@ -141,14 +142,16 @@ async fn models_workers_and_frontends_that_come_and_go_leak_nothing_and_miss_not
         })
         .await;
         let routers = frontend.target().routers.list(None);
-        assert_eq!(routers.len(), 1, "round {round}");
-        let now = routers[0].control.read(Duration::from_secs(10)).await;
-        let now = now.unwrap().unwrap();
-        assert_eq!(now.parameters.number("router_temperature"), value);
+        assert_eq!(routers.len(), ROLES.len(), "round {round}");
+        for router in routers {
+            let now = router.control.read(Duration::from_secs(10)).await;
+            let now = now.unwrap().unwrap();
+            assert_eq!(now.parameters.number("router_temperature"), value);
+        }
         assert!(agent.stop().await && frontend.stop().await);
         frontends.push(Arc::downgrade(&frontend));
     }
-    assert_eq!(controls.len() as u64, ROUNDS * TURNS);
+    assert_eq!(controls.len(), (ROUNDS * TURNS) as usize * ROLES.len());
     let settled = async {
         let alive = || {
             metrics.num_alive_tasks() > tasks
@@ -182,10 +185,14 @@ async fn a_model_that_is_retired_leaves_nothing_while_its_frontend_lives() {
     let mut controls = Vec::new();
     for _ in 0..30 {
         frontend.host(&plan()).unwrap();
-        controls.push(frontend.target().routers.list(None)[0].control.clone());
+        let routers = frontend.target().routers.list(None);
+        controls.extend(routers.into_iter().map(|router| router.control));
         let open = frontend.complete("m", &[7; 100], 1_000).await.unwrap();
-        assert!(frontend.remove_worker(&name("m"), open.placed.worker).await);
-        assert!(frontend.add_worker(&name("m"), open.placed.worker));
+        let workers = [open.placed.prefill_worker, open.placed.decode_worker];
+        for (role, worker) in ROLES.into_iter().zip(workers) {
+            assert!(frontend.remove_worker(&name("m"), worker).await);
+            assert!(frontend.add_worker(&name("m"), role, worker));
+        }
         // Still served when its model goes.
         let open = frontend.complete("m", &[7; 100], 1_000).await.unwrap();
         assert!(frontend.retire(&name("m")));

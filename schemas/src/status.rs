@@ -30,6 +30,9 @@ pub struct AgentStatus {
     pub report: u64,
     /// The agent reports at least this often, in milliseconds.
     pub interval_ms: u64,
+    /// This is its last report: it stops on purpose, and has left the fleet. One that is killed says nothing and turns stale.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub leaving: bool,
     /// How it follows the log.
     pub log: LogFollowing,
     /// Its frontends, by id.

@@ -190,6 +190,7 @@ fn agent(id: &str, at: u64, routers: Vec<RouterStatus>) -> Heard {
             reported_at: Timestamp::default(),
             report: 1,
             interval_ms: 5_000,
+            leaving: false,
             log: LogFollowing {
                 state: LogState::Following,
                 log_id: None,

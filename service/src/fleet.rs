@@ -129,7 +129,9 @@ impl Fleet {
         };
         let took = step(&mut self.lock(), heard, self.patience, self.agents_max);
         match took {
-            Took::Newest | Took::Contested => self.changed.send_modify(|count| *count += 1),
+            Took::Newest | Took::Left | Took::Contested => {
+                self.changed.send_modify(|count| *count += 1)
+            }
             Took::Old | Took::Full => {}
         }
         took
@@ -184,6 +186,7 @@ impl Fleet {
                     let agent = report.agent.clone();
                     match self.hear(report) {
                         Took::Newest | Took::Old => {}
+                        Took::Left => tracing::info!(%agent, "left the fleet"),
                         Took::Contested => tracing::error!(
                             %agent,
                             "two processes report under one agent id; give each an id and a state folder of its own"

@@ -132,6 +132,17 @@ async fn chat(
     }
 }
 
+/// As Dynamo names them; the encode worker only of a model that has some.
+fn workers(placed: &Placed) -> Value {
+    let mut ids = json!({
+        "prefill_worker_id": placed.prefill_worker, "decode_worker_id": placed.decode_worker,
+    });
+    if let Some(worker) = placed.encode_worker {
+        ids["encode_worker_id"] = worker.into();
+    }
+    ids
+}
+
 /// What every part of an answer repeats.
 struct Answer {
     id: String,
@@ -148,9 +159,7 @@ impl Answer {
         if let (Some(placed), true, Some(fields)) =
             (placed, self.worker_asked, value.as_object_mut())
         {
-            let worker = placed.worker;
-            let ids = json!({ "prefill_worker_id": worker, "decode_worker_id": worker });
-            fields.insert("nvext".to_owned(), json!({ "worker_id": ids }));
+            fields.insert("nvext".to_owned(), json!({ "worker_id": workers(placed) }));
         }
         value
     }
@@ -222,8 +231,9 @@ async fn select(
         }
     };
     let placed = frontend.select(&body.model, &tokens).await?;
+    // `worker_id` is the one that is selected for its cache.
     let value = json!({
-        "model": body.model, "worker_id": placed.worker, "dp_rank": 0,
+        "model": body.model, "worker_id": placed.prefill_worker, "dp_rank": 0, "workers": workers(&placed),
         "prompt_tokens": placed.prompt_tokens, "cached_tokens": placed.cached_tokens,
     });
     Ok(Json(value).into_response())

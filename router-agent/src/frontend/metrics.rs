@@ -10,12 +10,12 @@ type Column = (&'static str, &'static str, fn(&Counts) -> u64);
 const COLUMNS: [Column; 3] = [
     (
         "requests_total",
-        "Prompts that a worker prefilled.",
+        "Requests that a worker served.",
         |counts| counts.requests,
     ),
     (
         "prompt_blocks_total",
-        "Full KV blocks of those prompts.",
+        "Full KV blocks of the prompts that it prefilled.",
         |counts| counts.prompt_blocks,
     ),
     (
@@ -36,20 +36,21 @@ pub(super) fn text(frontend: &Reference) -> String {
     for (name, help, value) in COLUMNS {
         line(format!("# HELP router_frontend_{name} {help}"));
         line(format!("# TYPE router_frontend_{name} counter"));
-        for (model, workers) in &all {
-            let model = escaped(model.as_str());
-            for (worker, counts) in workers {
-                let value = value(counts);
-                line(format!(
-                    "router_frontend_{name}{{model=\"{model}\",worker=\"{worker}\"}} {value}"
-                ));
-            }
+        for one in &all {
+            let (model, role, worker) = (escaped(one.model.as_str()), one.worker_type, one.worker);
+            let value = value(&one.counts);
+            line(format!(
+                "router_frontend_{name}{{model=\"{model}\",worker_type=\"{role}\",worker=\"{worker}\"}} {value}"
+            ));
         }
     }
     line("# HELP router_frontend_kv_hit_rate Share of prompt blocks that were held, since each worker was added.".to_owned());
     line("# TYPE router_frontend_kv_hit_rate gauge".to_owned());
-    for (model, workers) in &all {
-        let sum = |value: fn(&Counts) -> u64| workers.values().map(value).sum::<u64>();
+    for model in frontend.models() {
+        let sum = |value: fn(&Counts) -> u64| -> u64 {
+            let of_model = all.iter().filter(|one| one.model == model);
+            of_model.map(|one| value(&one.counts)).sum()
+        };
         let (blocks, hits) = (sum(|one| one.prompt_blocks), sum(|one| one.hit_blocks));
         let rate = hits as f64 / blocks.max(1) as f64;
         let model = escaped(model.as_str());

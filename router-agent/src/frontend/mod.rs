@@ -12,6 +12,8 @@ mod http;
 mod listen;
 mod metrics;
 mod model;
+mod plan;
+mod role;
 pub mod traffic;
 mod worker;
 
@@ -25,11 +27,12 @@ use event_log::ambient::{self, Tasks};
 use scheduler::busy::{Models, Thresholds};
 use scheduler::dynamo::WorkerId;
 use scheduler::{Invalid, Registration, Registry};
-use schemas::{Name, RouterId};
+use schemas::{Name, RouterId, WorkerType};
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 
-pub use model::{Completion, ModelPlan, Placed, ServeError};
+pub use model::{Completion, LOCAL_PREFILL_TOKENS_MAX, Placed, ServeError};
+pub use plan::{ModelPlan, RolePlan, RolesError};
 pub use worker::{Counts, Hardware};
 
 use crate::in_process::InProcess;
@@ -50,20 +53,43 @@ pub enum HostError {
     /// There is one of this name.
     #[error("model '{0}' is hosted already")]
     Already(Name),
-    /// Its startup values are refused.
-    #[error("the startup values of model '{model}'")]
+    /// Its roles do not go together.
+    #[error("the roles of model '{model}'")]
+    Roles {
+        /// Which model.
+        model: Name,
+        /// Why.
+        source: RolesError,
+    },
+    /// The startup values of a role are refused.
+    #[error("the startup values of the {worker_type} router of model '{model}'")]
     Startup {
         /// Which model.
         model: Name,
+        /// Which role.
+        worker_type: WorkerType,
         /// Why.
         source: Invalid,
     },
 }
 
+/// What one worker has done, and whose it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Counted {
+    /// The model that it serves.
+    pub model: Name,
+    /// Its role.
+    pub worker_type: WorkerType,
+    /// The worker.
+    pub worker: WorkerId,
+    /// Since it was added.
+    pub counts: Counts,
+}
+
 struct Hosted {
     model: Arc<Model>,
     /// Listed for as long as it is hosted, whatever is still served.
-    _registration: Registration,
+    _registrations: Vec<Registration>,
 }
 
 /// What was refused, by reason.
@@ -112,31 +138,27 @@ impl Reference {
         }
     }
 
-    /// Hosts a model. Must be called inside a tokio runtime.
+    /// Hosts a model: one router for each of its roles. Must be called inside a tokio runtime.
     ///
     /// # Errors
     /// [`HostError`].
-    pub fn host(&self, plan: &ModelPlan) -> Result<RouterId, HostError> {
+    pub fn host(&self, plan: &ModelPlan) -> Result<(), HostError> {
         let mut hosted = self.hosted();
         if hosted.contains_key(&plan.name) {
             return Err(HostError::Already(plan.name.clone()));
         }
-        let set = plan.startup.worker_type.as_str();
-        let busy = self.busy.discover(plan.name.as_str(), set);
         let stop = self.tasks.stopping().child_token();
-        let started = Model::start(plan, busy, stop);
-        let (model, key, control) = started.map_err(|source| HostError::Startup {
-            model: plan.name.clone(),
-            source,
-        })?;
-        let id = RouterId(ambient::new_id());
-        let registration = self.routers.register(id, key, control);
+        let (model, listed) = Model::start(plan, &self.busy, stop)?;
+        let register = |(key, control)| {
+            let id = RouterId(ambient::new_id());
+            self.routers.register(id, key, control)
+        };
         let entry = Hosted {
             model,
-            _registration: registration,
+            _registrations: listed.into_iter().map(register).collect(),
         };
         hosted.insert(plan.name.clone(), entry);
-        Ok(id)
+        Ok(())
     }
 
     /// Takes a model away; what it serves ends. False when it is not hosted.
@@ -148,10 +170,10 @@ impl Reference {
         true
     }
 
-    /// Adds a worker like the others. False when the model is not hosted or has it.
-    pub fn add_worker(&self, model: &Name, worker: WorkerId) -> bool {
+    /// Adds a worker like the others of its role. False when the model is not hosted, has no such role, or has the worker.
+    pub fn add_worker(&self, model: &Name, role: WorkerType, worker: WorkerId) -> bool {
         self.model(model.as_str())
-            .is_ok_and(|model| model.add_worker(worker))
+            .is_ok_and(|model| model.add_worker(role, worker))
     }
 
     /// Removes a worker; what it serves ends. False when the model is not hosted or has no such worker.
@@ -175,12 +197,20 @@ impl Reference {
         self.hosted().keys().cloned().collect()
     }
 
-    /// What every worker of every model has done.
+    /// What every worker of every model has done, by model.
     #[must_use]
-    pub fn counts(&self) -> BTreeMap<Name, BTreeMap<WorkerId, Counts>> {
+    pub fn counts(&self) -> Vec<Counted> {
         let hosted = self.hosted();
-        let counts = |(name, one): (&Name, &Hosted)| (name.clone(), one.model.counts());
-        hosted.iter().map(counts).collect()
+        let of = |(name, one): (&Name, &Hosted)| {
+            let (name, counts) = (name.clone(), one.model.counts().into_iter());
+            counts.map(move |(worker_type, worker, counts)| Counted {
+                model: name.clone(),
+                worker_type,
+                worker,
+                counts,
+            })
+        };
+        hosted.iter().flat_map(of).collect()
     }
 
     /// Requests that are being served now.
@@ -189,7 +219,7 @@ impl Reference {
         REQUESTS_MAX - self.requests.available_permits()
     }
 
-    /// Which worker a prompt would go to. Books nothing.
+    /// Which workers a prompt would go to. Books nothing.
     ///
     /// # Errors
     /// [`ServeError`].
@@ -198,7 +228,7 @@ impl Reference {
         found.select(&found.prompt(tokens)).await
     }
 
-    /// Serves a prompt. Ready when the worker has prefilled it.
+    /// Serves a prompt. Ready when it is prefilled.
     ///
     /// # Errors
     /// [`ServeError`].

@@ -1,57 +1,30 @@
-//! One hosted model: Dynamo's scheduler with a live policy, its index, and simulated workers.
+//! One hosted model: a request's course through its roles.
 //!
-//! Owns: a request's course (select, prefill, decode, free) and the workers. Never does: HTTP.
+//! Aggregated: select, prefill, decode, free. Disaggregated: a prefill worker prefills, then a decode worker is selected, is
+//! given the blocks, and decodes. Conditional decode: the decode worker is selected first, and prefills itself what it has
+//! little of to prefill. Encode workers, where there are some, come before everything.
+//!
+//! Owns: the roles and the order in which they serve. Never does: HTTP.
 
-use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::sync::Arc;
 
-use scheduler::builtin::{BuiltIn, Startup};
-use scheduler::busy::WorkerSet;
-use scheduler::dynamo::{KvSchedulerError, Plan, ScheduleMode, Scheduler, WorkerId, start};
-use scheduler::index::{Index, IndexGone, Prompt};
-use scheduler::{Control, Invalid, LiveSelector};
-use schemas::{Endpoint, Name, RouterKey, WorkerType};
-use tokio::sync::{mpsc, oneshot, watch};
+use scheduler::Control;
+use scheduler::busy::Models;
+use scheduler::dynamo::WorkerId;
+use scheduler::index::Prompt;
+use schemas::{RouterKey, WorkerType};
+use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
-use super::worker::{Counts, Gone, Hardware, Worker};
+use super::HostError;
+use super::plan::{ModelPlan, RolesError};
+use super::role::{Booked, Ended, Prefilled, Role, Start, selector};
+use super::worker::Counts;
 
 /// Bound: output of one request that its reader has not taken yet.
 const PIECES_MAX: usize = 16;
-
-/// A model to host.
-#[derive(Debug, Clone)]
-pub struct ModelPlan {
-    /// Its name.
-    pub name: Name,
-    /// Dynamo endpoint that its workers would have.
-    pub endpoint: Endpoint,
-    /// Workers 0 up to this.
-    pub workers: u64,
-    /// What each is made of.
-    pub hardware: Hardware,
-    /// Tokens per KV block.
-    pub block_size: u32,
-    /// Startup values of the policy.
-    pub startup: Startup,
-}
-
-impl ModelPlan {
-    /// Four ordinary workers behind Dynamo's default policy.
-    #[must_use]
-    pub fn new(name: Name, endpoint: Endpoint) -> ModelPlan {
-        ModelPlan {
-            name,
-            endpoint,
-            workers: 4,
-            hardware: Hardware::default(),
-            block_size: 16,
-            startup: Startup::of(WorkerType::Aggregated),
-        }
-    }
-}
+/// A conditional decode worker prefills itself when at most so many tokens of the prompt are new to it.
+pub const LOCAL_PREFILL_TOKENS_MAX: usize = 64;
 
 /// Why a request is not served.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -59,7 +32,7 @@ pub enum ServeError {
     /// Not hosted here.
     #[error("model '{0}' not found")]
     UnknownModel(String),
-    /// Every worker is past its busy thresholds.
+    /// Every worker (of a role that the request needs) is past its busy thresholds.
     #[error(transparent)]
     Overloaded(#[from] scheduler::busy::Overloaded),
     /// Too many requests at a time.
@@ -81,16 +54,23 @@ pub enum ServeError {
     Scheduler(String),
 }
 
-/// Which worker serves a request.
-#[derive(Debug, Clone, Copy, PartialEq)]
+/// Which workers serve a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Placed {
-    /// The worker.
-    pub worker: WorkerId,
+    /// The encode worker, of a model that has some.
+    pub encode_worker: Option<WorkerId>,
+    /// The worker that prefills.
+    pub prefill_worker: WorkerId,
+    /// The worker that decodes; the same one unless the model is disaggregated.
+    pub decode_worker: WorkerId,
     /// Tokens of the prompt.
     pub prompt_tokens: usize,
-    /// Those of them in the worker's cache.
+    /// Those of them in the cache of the worker that prefills.
     pub cached_tokens: usize,
 }
+
+/// One output token, or why there are no more.
+pub(super) type Piece = Result<String, ServeError>;
 
 /// A request that is being served. Dropping it ends it.
 #[derive(Debug)]
@@ -101,15 +81,18 @@ pub struct Completion {
     pub pieces: mpsc::Receiver<Result<String, ServeError>>,
 }
 
+/// Waits to hear where a request is served.
+pub(super) type Placing = oneshot::Sender<Result<Placed, ServeError>>;
+
 /// The outgoing half of a [`Completion`].
 pub(super) struct Reader {
-    placed: oneshot::Sender<Result<Placed, ServeError>>,
-    pieces: mpsc::Sender<Result<String, ServeError>>,
+    placed: Placing,
+    pieces: mpsc::Sender<Piece>,
 }
 
 type Incoming = (
     oneshot::Receiver<Result<Placed, ServeError>>,
-    mpsc::Receiver<Result<String, ServeError>>,
+    mpsc::Receiver<Piece>,
 );
 
 pub(super) fn channel() -> (Reader, Incoming) {
@@ -119,234 +102,201 @@ pub(super) fn channel() -> (Reader, Incoming) {
 }
 
 pub(super) struct Model {
-    name: Name,
-    scheduler: Arc<Scheduler<Hardware>>,
-    index: Index,
-    workers: watch::Sender<HashMap<WorkerId, Hardware>>,
-    pool: Mutex<BTreeMap<WorkerId, Arc<Worker>>>,
-    hardware: Hardware,
-    block_size: u32,
-    requests: AtomicU64,
+    encode: Option<Role>,
+    /// Only of a disaggregated model.
+    prefill: Option<Role>,
+    /// Aggregated or decode: it has the request until its end.
+    last: Role,
+    conditional: bool,
     pub(super) stop: CancellationToken,
 }
 
+/// A router of a model, to be listed.
+pub(super) type Listed = (RouterKey, Control);
+
 impl Model {
-    /// Starts its scheduler, index and workers; all end with `stop`.
+    /// Starts its roles; all end with `stop`. Nothing runs when one of them is refused.
     pub(super) fn start(
         plan: &ModelPlan,
-        busy: Arc<WorkerSet>,
+        busy: &Models,
         stop: CancellationToken,
-    ) -> Result<(Arc<Model>, RouterKey, Control), Invalid> {
-        let policy = BuiltIn::policy(&plan.startup)?;
-        let (selector, unattached) = LiveSelector::new(policy)?;
-        let ids = 0..plan.workers;
-        let hardware: HashMap<WorkerId, Hardware> =
-            ids.clone().map(|id| (id, plan.hardware.clone())).collect();
-        let (workers, seen) = watch::channel(hardware);
-        let worker_type = plan.startup.worker_type;
-        let scheduling = Plan {
-            workers: seen,
-            block_size: plan.block_size,
-            worker_type,
-            queue_threshold: None,
-            recheck_interval: Duration::from_secs(60),
-            track_prefill_tokens: worker_type != WorkerType::Decode,
-            busy,
-            stop: stop.clone(),
+    ) -> Result<(Arc<Model>, Vec<Listed>), HostError> {
+        let wrong = |source| HostError::Roles {
+            model: plan.name.clone(),
+            source,
         };
-        let (scheduler, control) = start(scheduling, selector, unattached);
+        plan.check().map_err(wrong)?;
+        let selectors: Result<Vec<_>, HostError> = plan
+            .roles
+            .iter()
+            .map(|role| {
+                selector(role).map_err(|source| HostError::Startup {
+                    model: plan.name.clone(),
+                    worker_type: role.startup.worker_type,
+                    source,
+                })
+            })
+            .collect();
+        let (mut encode, mut prefill, mut last) = (None, None, None);
+        let (mut conditional, mut listed) = (false, Vec::new());
+        for ((role, first), selector) in plan.numbered().zip(selectors?) {
+            let worker_type = role.startup.worker_type;
+            let start = Start {
+                model: &plan.name,
+                block_size: plan.block_size,
+                plan: role,
+                first,
+                busy: busy.discover(plan.name.as_str(), worker_type.as_str()),
+                stop: stop.clone(),
+            };
+            let (started, key, control) = Role::start(start, selector);
+            listed.push((key, control));
+            match worker_type {
+                WorkerType::Encode => encode = Some(started),
+                WorkerType::Prefill => prefill = Some(started),
+                WorkerType::Aggregated => last = Some(started),
+                WorkerType::Decode => {
+                    conditional = role.startup.conditional_decode;
+                    last = Some(started);
+                }
+            }
+        }
         let model = Model {
-            name: plan.name.clone(),
-            scheduler,
-            index: Index::new(plan.block_size, stop.child_token()),
-            workers,
-            pool: Mutex::default(),
-            hardware: plan.hardware.clone(),
-            block_size: plan.block_size,
-            requests: AtomicU64::new(0),
+            encode,
+            prefill,
+            // Invariant: the check found one.
+            last: last.ok_or(RolesError::NoWorkers).map_err(wrong)?,
+            conditional,
             stop,
         };
-        for id in ids {
-            let worker = model.worker(id);
-            model.pool().insert(id, worker);
-        }
-        let key = RouterKey {
-            model: plan.name.clone(),
-            worker_type,
-            endpoint: plan.endpoint.clone(),
-        };
-        Ok((Arc::new(model), key, control))
+        Ok((Arc::new(model), listed))
     }
 
-    fn pool(&self) -> MutexGuard<'_, BTreeMap<WorkerId, Arc<Worker>>> {
-        self.pool.lock().unwrap_or_else(PoisonError::into_inner)
+    fn roles(&self) -> impl Iterator<Item = &Role> {
+        let before = self.encode.iter().chain(&self.prefill);
+        before.chain([&self.last])
     }
 
-    fn worker(&self, id: WorkerId) -> Arc<Worker> {
-        let (hardware, stop) = (self.hardware.clone(), self.stop.child_token());
-        Arc::new(Worker::new(id, hardware, self.block_size, stop))
+    /// False when it has no such role, or the worker already.
+    pub(super) fn add_worker(&self, worker_type: WorkerType, id: WorkerId) -> bool {
+        let role = self.roles().find(|role| role.worker_type == worker_type);
+        !self.roles().any(|role| role.has(id)) && role.is_some_and(|role| role.add_worker(id))
     }
 
-    /// False when it is there already.
-    pub(super) fn add_worker(&self, id: WorkerId) -> bool {
-        let mut pool = self.pool();
-        if pool.contains_key(&id) {
-            return false;
-        }
-        pool.insert(id, self.worker(id));
-        let hardware = self.hardware.clone();
-        self.workers.send_modify(|workers| {
-            workers.insert(id, hardware);
-        });
-        true
-    }
-
-    /// False when it is not there. Its requests end with [`ServeError::NoWorker`].
+    /// False when it is not there.
     pub(super) async fn remove_worker(&self, id: WorkerId) -> bool {
-        let Some(worker) = self.pool().remove(&id) else {
-            return false;
-        };
-        self.workers.send_modify(|workers| {
-            workers.remove(&id);
-        });
-        worker.retire(&self.index).await;
-        true
+        let role = self.roles().find(|role| role.has(id));
+        match role {
+            Some(role) => role.remove_worker(id).await,
+            None => false,
+        }
     }
 
-    pub(super) fn counts(&self) -> BTreeMap<WorkerId, Counts> {
-        let counts = |(id, worker): (&WorkerId, &Arc<Worker>)| (*id, worker.counts());
-        self.pool().iter().map(counts).collect()
+    pub(super) fn counts(&self) -> Vec<(WorkerType, WorkerId, Counts)> {
+        let of = |role: &Role| {
+            let counts = role.counts().into_iter();
+            let worker_type = role.worker_type;
+            counts.map(move |(id, counts)| (worker_type, id, counts))
+        };
+        self.roles().flat_map(of).collect()
     }
 
     pub(super) fn prompt(&self, tokens: &[u32]) -> Prompt {
-        self.index.prompt(tokens)
+        self.last.prompt(tokens)
     }
 
-    fn no_worker(&self) -> ServeError {
-        ServeError::NoWorker(self.name.to_string())
-    }
-
-    fn refusal(&self, why: &KvSchedulerError) -> ServeError {
-        if why.is_overload() {
-            ServeError::Overloaded(scheduler::busy::Overloaded(self.name.to_string()))
-        } else if matches!(
-            why,
-            KvSchedulerError::NoEndpoints | KvSchedulerError::SubscriberShutdown
-        ) {
-            self.no_worker()
-        } else {
-            ServeError::Scheduler(why.to_string())
-        }
-    }
-
-    /// Which worker a request would go to. Books nothing.
+    /// Which workers a request would go to. Books nothing.
     pub(super) async fn select(&self, prompt: &Prompt) -> Result<Placed, ServeError> {
-        let mode = ScheduleMode::QueryOnly { request_id: None };
-        let asked = async {
-            let request = self.index.request(prompt, mode).await;
-            let request = request.map_err(|IndexGone| self.no_worker())?;
-            let selected = self.scheduler.select_without_admission(request).await;
-            selected.map_err(|why| self.refusal(&why))
+        let encoded = match &self.encode {
+            Some(encode) => Some(encode.select(prompt).await?.worker),
+            None => None,
         };
-        let selected = tokio::select! {
-            biased;
-            () = self.stop.cancelled() => return Err(self.no_worker()),
-            selected = asked => selected?.response,
+        let last = self.last.select(prompt).await?;
+        let prefilled = match self.ahead(prompt, last.cached_tokens) {
+            Some(prefill) => prefill.select(prompt).await?,
+            None => last,
         };
-        Ok(Placed {
-            worker: selected.best_worker.worker_id,
-            prompt_tokens: prompt.tokens(),
-            cached_tokens: selected.cached_tokens,
-        })
+        Ok(placed(encoded, prefilled, last.worker, prompt))
+    }
+
+    /// The role that prefills in the place of the last one, which knows so many of the prompt's tokens.
+    fn ahead(&self, prompt: &Prompt, known_tokens: usize) -> Option<&Role> {
+        let fresh = prompt.tokens().saturating_sub(known_tokens);
+        let itself = self.conditional && fresh <= LOCAL_PREFILL_TOKENS_MAX;
+        self.prefill.as_ref().filter(|_| !itself)
     }
 
     /// Serves one request to its end, whoever still listens: what was booked is always freed.
     pub(super) async fn serve(&self, prompt: Prompt, max_tokens: u32, reader: Reader) {
-        let number = self.requests.fetch_add(1, Ordering::Relaxed);
-        let id = format!("request-{number}");
-        let booked = tokio::select! {
-            biased;
-            () = self.stop.cancelled() => Err(self.no_worker()),
-            booked = self.book(&id, &prompt) => booked,
-        };
-        match booked {
-            Ok(worker) => {
-                self.run(&id, worker, &prompt, max_tokens, reader).await;
-                if let Err(why) = self.scheduler.free(&id).await {
-                    // The scheduler freed it itself, with its worker.
-                    tracing::debug!(request = id, error = %why, "nothing to free");
-                }
-            }
-            Err(why) => drop(reader.placed.send(Err(why))),
-        }
-    }
-
-    async fn book(&self, id: &str, prompt: &Prompt) -> Result<WorkerId, ServeError> {
-        let mode = ScheduleMode::Tracked {
-            request_id: id.to_owned(),
-        };
-        let request = self.index.request(prompt, mode).await;
-        let request = request.map_err(|IndexGone| self.no_worker())?;
-        let booked = self.scheduler.schedule_request(request).await;
-        let booked = booked.map_err(|why| self.refusal(&why))?;
-        Ok(booked.best_worker.worker_id)
-    }
-
-    async fn run(
-        &self,
-        id: &str,
-        worker: WorkerId,
-        prompt: &Prompt,
-        max_tokens: u32,
-        reader: Reader,
-    ) {
         let Reader { mut placed, pieces } = reader;
-        let Some(worker) = self.pool().get(&worker).cloned() else {
-            drop(placed.send(Err(self.no_worker())));
-            return;
-        };
-        let prefilled = tokio::select! {
-            biased;
-            () = placed.closed() => return,
-            prefilled = worker.prefill(&self.index, prompt) => prefilled,
-        };
-        let cached_tokens = match prefilled {
-            Ok(cached) => cached,
-            Err(Gone) => return drop(placed.send(Err(self.no_worker()))),
-        };
-        if let Err(why) = self.scheduler.mark_prefill_completed(id).await {
-            tracing::debug!(request = id, error = %why, "prefill of a request that is gone");
+        match self.prepare(&prompt, &mut placed).await {
+            Ok((booked, answer)) => {
+                if placed.send(Ok(answer)).is_ok() {
+                    self.last.decode(&booked, max_tokens, &pieces).await;
+                }
+                self.last.free(booked).await;
+            }
+            Err(Ended::Left) => {}
+            Err(Ended::Refused(why)) => drop(placed.send(Err(why))),
         }
-        let answer = Placed {
-            worker: worker.id,
-            prompt_tokens: prompt.tokens(),
-            cached_tokens,
+    }
+
+    /// Everything before the first output token. Booked is then the last role's worker and nothing else.
+    async fn prepare(
+        &self,
+        prompt: &Prompt,
+        placing: &mut Placing,
+    ) -> Result<(Booked, Placed), Ended> {
+        let encoded = match &self.encode {
+            Some(encode) => Some(encode.pass(prompt, placing).await?.worker),
+            None => None,
         };
-        if placed.send(Ok(answer)).is_err() {
-            return;
-        }
-        for number in 0..max_tokens {
-            let piece = match worker.decode().await {
-                Ok(()) => Ok(word(number)),
-                Err(Gone) => Err(self.no_worker()),
-            };
-            let last = piece.is_err();
-            let sent = tokio::select! {
-                biased;
-                () = self.stop.cancelled() => return,
-                sent = pieces.send(piece) => sent,
-            };
-            if sent.is_err() || last {
-                return;
+        let ahead = match &self.prefill {
+            Some(prefill) if !self.conditional => Some(prefill.pass(prompt, placing).await?),
+            Some(_) | None => None,
+        };
+        let booked = self.last.book(prompt).await?;
+        match self.fill(&booked, ahead, prompt, placing).await {
+            Ok(prefilled) => {
+                let answer = placed(encoded, prefilled, booked.worker(), prompt);
+                Ok((booked, answer))
+            }
+            Err(why) => {
+                self.last.free(booked).await;
+                Err(why)
             }
         }
+    }
+
+    /// Gets the prompt's blocks to the last role's worker; the answer is where they were prefilled.
+    async fn fill(
+        &self,
+        booked: &Booked,
+        ahead: Option<Prefilled>,
+        prompt: &Prompt,
+        placing: &mut Placing,
+    ) -> Result<Prefilled, Ended> {
+        let prefilled = match (ahead, self.ahead(prompt, booked.known_tokens)) {
+            (Some(prefilled), _) => prefilled,
+            (None, Some(prefill)) => prefill.pass(prompt, placing).await?,
+            (None, None) => return self.last.prefill(booked, prompt, placing).await,
+        };
+        self.last.receive(booked, prompt).await?;
+        Ok(prefilled)
     }
 }
 
-/// What a simulated worker says.
-fn word(number: u32) -> String {
-    const WORDS: [&str; 8] = [
-        "every ", "request ", "finds ", "the ", "worker ", "that ", "knows ", "it ",
-    ];
-    WORDS[number as usize % WORDS.len()].to_owned()
+fn placed(
+    encode_worker: Option<WorkerId>,
+    prefilled: Prefilled,
+    decode_worker: WorkerId,
+    prompt: &Prompt,
+) -> Placed {
+    Placed {
+        encode_worker,
+        prefill_worker: prefilled.worker,
+        decode_worker,
+        prompt_tokens: prompt.tokens(),
+        cached_tokens: prefilled.cached_tokens,
+    }
 }

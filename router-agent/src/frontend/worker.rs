@@ -54,9 +54,9 @@ impl WorkerConfigLike for Hardware {
 /// What one worker has done since it was added.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counts {
-    /// Prompts that it prefilled.
+    /// Requests that it served.
     pub requests: u64,
-    /// Full blocks of those prompts.
+    /// Full blocks of the prompts that it prefilled.
     pub prompt_blocks: u64,
     /// Those of them that were in its cache.
     pub hit_blocks: u64,
@@ -110,10 +110,7 @@ impl Worker {
         let fresh = prompt.tokens().saturating_sub(cached);
         let seconds = fresh as f64 / self.hardware.prefill_tokens_per_s.max(1.0);
         self.pause(Duration::from_secs_f64(seconds)).await?;
-        let admitted = cache.admit(prompt.blocks());
-        index.removed(self.id, &admitted.evicted).await;
-        let (first, end) = (admitted.first, admitted.end);
-        index.stored(self.id, prompt, first, end).await;
+        self.hold(&mut cache, index, prompt).await;
         let count = |counter: &AtomicU64, more: usize| {
             counter.fetch_add(more as u64, Ordering::Relaxed);
         };
@@ -121,6 +118,26 @@ impl Worker {
         count(&self.prompt_blocks, prompt.blocks().len());
         count(&self.hit_blocks, held);
         Ok(cached)
+    }
+
+    /// Takes the blocks that another worker has prefilled.
+    pub(super) async fn receive(&self, index: &Index, prompt: &Prompt) -> Result<(), Gone> {
+        let mut cache = tokio::select! {
+            biased;
+            () = self.stop.cancelled() => return Err(Gone),
+            cache = self.engine.lock() => cache,
+        };
+        self.hold(&mut cache, index, prompt).await;
+        self.requests.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Holds a prompt's blocks, and says so; what they push out first.
+    async fn hold(&self, cache: &mut Cache, index: &Index, prompt: &Prompt) {
+        let admitted = cache.admit(prompt.blocks());
+        index.removed(self.id, &admitted.evicted).await;
+        let (first, end) = (admitted.first, admitted.end);
+        index.stored(self.id, prompt, first, end).await;
     }
 
     /// One output token.

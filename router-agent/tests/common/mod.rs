@@ -6,6 +6,8 @@
     reason = "each test binary uses a part"
 )]
 
+pub mod site;
+
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -85,12 +85,28 @@ impl Known {
 pub(super) enum Took {
     /// It is the agent's newest.
     Newest,
+    /// It is the agent's last; the agent is forgotten.
+    Left,
     /// A newer one is known.
     Old,
     /// It shows that two processes report under its id, which was not known.
     Contested,
     /// Too many agents are remembered.
     Full,
+}
+
+/// An agent says goodbye. Its successor under the same id may have been heard first, and stays.
+///
+/// Where two processes report under one id the one that stays is not known well enough: it counts once the other is stale.
+fn leave(agents: &mut Agents, last: &AgentStatus) -> Took {
+    let known = agents.get(&last.agent).map(|known| &known.heard.status);
+    match known {
+        Some(known) if known.started_at == last.started_at || last.newer_than(known) => {
+            agents.remove(&last.agent);
+            Took::Left
+        }
+        Some(_) | None => Took::Old,
+    }
 }
 
 /// Takes a report in.
@@ -101,6 +117,13 @@ pub(super) fn step(
     agents_max: usize,
 ) -> Took {
     let now = heard.heard_at;
+    if heard.status.leaving
+        && !agents
+            .get(&heard.status.agent)
+            .is_some_and(|known| known.contested(now, patience))
+    {
+        return leave(agents, &heard.status);
+    }
     if let Some(known) = agents.get_mut(&heard.status.agent) {
         let contested = known.contested(now, patience);
         // A restarted agent whose clock went back looks older than its former self: once that is stale, it counts.
@@ -147,6 +170,7 @@ mod tests {
             reported_at: Timestamp::from_unix_ms(started),
             report,
             interval_ms: 1_000,
+            leaving: false,
             log: LogFollowing {
                 state: LogState::Following,
                 log_id: None,
@@ -187,6 +211,47 @@ mod tests {
             assert_eq!(took, wanted, "{started} {report} {at}");
         }
         assert_eq!(agents.len(), 1);
+    }
+
+    #[test]
+    fn an_agent_that_says_goodbye_is_forgotten_at_once() {
+        // (started, report, heard at, leaving) -> what becomes of it
+        let cases = [
+            ((50, 1, 0, false), Took::Newest),
+            ((50, 2, 1, true), Took::Left),
+            // The board replays it.
+            ((50, 2, 2, true), Took::Old),
+            ((60, 1, 3, false), Took::Newest),
+            // Its former self, late.
+            ((50, 2, 4, true), Took::Old),
+            // Started again with a clock that went back.
+            ((60, 2, 5, true), Took::Left),
+            ((20, 1, 6, false), Took::Newest),
+        ];
+        let mut agents = Agents::new();
+        for ((started, report, at, leaving), wanted) in cases {
+            let mut heard = heard("a", started, report, at);
+            heard.status.leaving = leaving;
+            let took = step(&mut agents, heard, PATIENCE, 10);
+            assert_eq!(took, wanted, "{started} {report} {at}");
+            let there = agents.len() == 1;
+            assert_eq!(there, took != Took::Left && at != 2, "{at}");
+        }
+    }
+
+    #[test]
+    fn of_two_processes_under_one_id_the_one_that_stays_is_not_forgotten() {
+        let mut agents = Agents::new();
+        for (started, report, at) in [(10, 1, 0), (20, 1, 1), (10, 2, 2), (20, 2, 3)] {
+            step(&mut agents, heard("a", started, report, at), PATIENCE, 10);
+        }
+        let mut last = heard("a", 20, 3, 4);
+        last.status.leaving = true;
+        step(&mut agents, last, PATIENCE, 10);
+        let at = Timestamp::from_unix_ms(5);
+        assert!(agents.values().all(|known| known.contested(at, PATIENCE)));
+        let took = step(&mut agents, heard("a", 10, 9, 150), PATIENCE, 10);
+        assert_eq!((took, agents.len()), (Took::Newest, 1));
     }
 
     #[test]

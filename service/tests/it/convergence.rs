@@ -132,6 +132,40 @@ async fn nothing_is_converged_before_the_agents_had_time_to_report() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn nobody_waits_for_an_agent_that_said_goodbye_and_for_one_that_did_not_all_do() {
+    for (leaving, wanted) in [(true, "converged"), (false, "pending")] {
+        let fixture = Fixture::new().await;
+        for id in ["a", "b"] {
+            fixture
+                .report(agent(id, 1, Position::START, ApplyState::Applied))
+                .await;
+        }
+        fixture
+            .until("/v1/convergence", |fleet| {
+                fleet["agents"].as_array().is_some_and(|all| all.len() == 2)
+            })
+            .await;
+        let report = async {
+            assert!(
+                fixture
+                    .running()
+                    .wait_for(Position(1), crate::support::PATIENCE)
+                    .await
+            );
+            fixture
+                .report(agent("a", 2, Position(1), ApplyState::Applied))
+                .await;
+            let mut last = agent("b", 2, Position::START, ApplyState::Applied);
+            last.leaving = leaving;
+            fixture.report(last).await;
+        };
+        let timeout_ms = if leaving { 30_000 } else { 300 };
+        let (answer, ()) = tokio::join!(waiting(&fixture, "mock-model", timeout_ms), report);
+        assert_eq!(answer["outcome"], json!(wanted), "{answer}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn silent_agents_become_stale_and_then_leave() {
     let fixture = Fixture::with(|config| {
         config.patience = Patience {

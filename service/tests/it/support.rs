@@ -232,6 +232,7 @@ pub fn agent(id: &str, report: u64, position: Position, state: ApplyState) -> Ag
         reported_at: Timestamp::from_unix_ms(2_000),
         report,
         interval_ms: 1_000,
+        leaving: false,
         log: LogFollowing {
             state: LogState::Following,
             log_id: Some(LogId(Uuid::from_u128(1))),
