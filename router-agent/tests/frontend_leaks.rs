@@ -10,12 +10,10 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use common::site::role;
-use common::{Log, Reader, applied, name, until};
-use event_log::ReaderWiring;
-use event_log::memory::MemoryBoard;
+use common::{Log, agent_beside, applied, name, until};
+use router_agent::Running;
 use router_agent::frontend::traffic::Traffic;
 use router_agent::frontend::{Hardware, ModelPlan, Reference};
-use router_agent::{Config, Frontend, Running};
 use scheduler::Control;
 use scheduler::busy::Thresholds;
 use schemas::{PolicyKind, Position, WorkerType};
@@ -34,22 +32,6 @@ fn plan() -> ModelPlan {
     };
     let roles = ROLES.map(|one| role(one, small.clone()));
     common::site::plan(roles.to_vec())
-}
-
-async fn agent(folder: &tempfile::TempDir, log: &Arc<Log>, frontend: &Reference) -> Running {
-    let frontends = vec![Frontend {
-        id: "here".parse().unwrap(),
-        target: Arc::new(frontend.target()),
-    }];
-    let config = Config {
-        poll_interval: Duration::from_millis(20),
-        ..Config::new(folder.path(), frontends)
-    };
-    let wiring = ReaderWiring {
-        log: Arc::new(Reader(log.clone())),
-        board: Arc::new(MemoryBoard::default()),
-    };
-    router_agent::start(config, wiring).await.unwrap()
 }
 
 /// Changes the policy until told to stop, as fast as the agent follows; the answer is the last change's value and position.
@@ -122,12 +104,18 @@ async fn models_workers_and_frontends_that_come_and_go_leak_nothing_and_miss_not
     let (mut frontends, mut controls): (Vec<Weak<Reference>>, Vec<Control>) = Default::default();
     // Blocking threads of the stores stay for a while: they are there before the count begins.
     let warm = Reference::new(Thresholds::default());
-    assert!(agent(&folder, &log, &warm).await.stop().await && warm.stop().await);
+    assert!(
+        agent_beside(folder.path(), &log, &warm.target())
+            .await
+            .stop()
+            .await
+            && warm.stop().await
+    );
     drop(warm);
     let (tasks, before) = (metrics.num_alive_tasks(), threads());
     for round in 0..ROUNDS {
         let frontend = Reference::new(Thresholds::default());
-        let agent = agent(&folder, &log, &frontend).await;
+        let agent = agent_beside(folder.path(), &log, &frontend.target()).await;
         let (stop, stopped) = watch::channel(false);
         let changes = stream(&log, &agent, stopped);
         let living = async {

@@ -6,15 +6,11 @@ mod common;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Duration;
 
 use common::site::{Site, chat, endless, plan, quick, role, words};
-use common::{Log, Reader, name, until, values};
-use event_log::ReaderWiring;
-use event_log::memory::MemoryBoard;
+use common::{Log, agent_beside, name, until, values};
 use reqwest::StatusCode;
 use router_agent::frontend::{Hardware, ModelPlan, RolePlan, ServeError};
-use router_agent::{Config, Frontend};
 use scheduler::builtin::Startup;
 use scheduler::busy::Thresholds;
 use schemas::status::ApplyState;
@@ -246,19 +242,7 @@ async fn a_policy_of_prefill_workers_changes_the_selection_of_prefill_workers_on
     let overlay = values(&[("overlap_score_credit", 0.0), ("router_temperature", 1.0)]);
     let set = log.set_overlay(PolicyKind::WorkerSelection, &scope, overlay);
     let position = set.await;
-    let frontends = vec![Frontend {
-        id: "here".parse().unwrap(),
-        target: Arc::new(site.frontend.target()),
-    }];
-    let config = Config {
-        poll_interval: Duration::from_millis(20),
-        ..Config::new(folder.path(), frontends)
-    };
-    let wiring = ReaderWiring {
-        log: Arc::new(Reader(log.clone())),
-        board: Arc::new(MemoryBoard::default()),
-    };
-    let agent = router_agent::start(config, wiring).await.unwrap();
+    let agent = agent_beside(folder.path(), &log, &site.frontend.target()).await;
     let settled = |status: &schemas::status::AgentStatus| {
         let routers = &status.frontends[0].routers;
         let there = routers

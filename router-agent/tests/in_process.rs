@@ -10,11 +10,9 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::{Log, Reader, applied, name, until};
-use event_log::ReaderWiring;
-use event_log::memory::MemoryBoard;
+use common::{Log, agent_beside, applied, name, until};
 use router_agent::target::TargetError;
-use router_agent::{Config, Frontend, InProcess, PolicyTarget as _, Running};
+use router_agent::{InProcess, PolicyTarget as _};
 use scheduler::builtin::{BuiltIn, Startup};
 use scheduler::busy::{Models, Thresholds, WorkerSet};
 use scheduler::dynamo::{Plan, Scheduler, WorkerConfigLike, WorkerId, start};
@@ -100,22 +98,6 @@ fn frontend() -> InProcess {
     }
 }
 
-async fn agent(folder: &tempfile::TempDir, log: &Arc<Log>, target: &InProcess) -> Running {
-    let frontends = vec![Frontend {
-        id: "here".parse().unwrap(),
-        target: Arc::new(target.clone()),
-    }];
-    let config = Config {
-        poll_interval: Duration::from_millis(50),
-        ..Config::new(folder.path(), frontends)
-    };
-    let wiring = ReaderWiring {
-        log: Arc::new(Reader(log.clone())),
-        board: Arc::new(MemoryBoard::default()),
-    };
-    router_agent::start(config, wiring).await.unwrap()
-}
-
 async fn value(router: &Router, name: &str) -> f64 {
     let now = router.control.read(PATIENCE).await.unwrap().unwrap();
     now.parameters.number(name)
@@ -126,7 +108,7 @@ async fn an_agent_converges_the_schedulers_of_its_own_process_and_puts_drift_bac
     let folder = tempfile::tempdir().unwrap();
     let (log, target) = (Log::new(1), frontend());
     let first = router(&target, 1, WorkerType::Aggregated, false);
-    let agent = agent(&folder, &log, &target).await;
+    let agent = agent_beside(folder.path(), &log, &target).await;
     let position = log
         .set(
             PolicyKind::WorkerSelection,
@@ -185,7 +167,7 @@ async fn a_load_only_router_refuses_cache_weights_and_the_others_take_them() {
     let (log, target) = (Log::new(1), frontend());
     let caching = router(&target, 1, WorkerType::Aggregated, false);
     let load_only = router(&target, 2, WorkerType::Prefill, true);
-    let agent = agent(&folder, &log, &target).await;
+    let agent = agent_beside(folder.path(), &log, &target).await;
     let position = log
         .set(
             PolicyKind::WorkerSelection,

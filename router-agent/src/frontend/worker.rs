@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use scheduler::dynamo::{WorkerConfigLike, WorkerId};
 use scheduler::index::{Index, Prompt};
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, MutexGuard};
 use tokio_util::sync::CancellationToken;
 
 use super::cache::Cache;
@@ -100,11 +100,7 @@ impl Worker {
 
     /// Prefills; the answer is how many of the prompt's tokens were cached.
     pub(super) async fn prefill(&self, index: &Index, prompt: &Prompt) -> Result<usize, Gone> {
-        let mut cache = tokio::select! {
-            biased;
-            () = self.stop.cancelled() => return Err(Gone),
-            cache = self.engine.lock() => cache,
-        };
+        let mut cache = self.engine().await?;
         let held = cache.held(prompt.blocks());
         let cached = held * self.block_size as usize;
         let fresh = prompt.tokens().saturating_sub(cached);
@@ -122,14 +118,18 @@ impl Worker {
 
     /// Takes the blocks that another worker has prefilled.
     pub(super) async fn receive(&self, index: &Index, prompt: &Prompt) -> Result<(), Gone> {
-        let mut cache = tokio::select! {
-            biased;
-            () = self.stop.cancelled() => return Err(Gone),
-            cache = self.engine.lock() => cache,
-        };
+        let mut cache = self.engine().await?;
         self.hold(&mut cache, index, prompt).await;
         self.requests.fetch_add(1, Ordering::Relaxed);
         Ok(())
+    }
+
+    async fn engine(&self) -> Result<MutexGuard<'_, Cache>, Gone> {
+        tokio::select! {
+            biased;
+            () = self.stop.cancelled() => Err(Gone),
+            cache = self.engine.lock() => Ok(cache),
+        }
     }
 
     /// Holds a prompt's blocks, and says so; what they push out first.

@@ -8,17 +8,19 @@
 
 pub mod site;
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use event_log::memory::MemoryLog;
+use event_log::memory::{MemoryBoard, MemoryLog};
 use event_log::{
-    Appended, Entry, EventLog as _, Failure, Head, LogReader, Seen, Subscription, Tails,
+    Appended, Entry, EventLog as _, Failure, Head, LogReader, ReaderWiring, Seen, Subscription,
+    Tails,
 };
-use router_agent::Running;
 use router_agent::target::Values;
+use router_agent::{Config, Frontend, InProcess, Running};
 use schemas::event::{Action, Actor, Event, PolicyChange, Record};
 use schemas::state::State;
 use schemas::status::{AgentStatus, ApplyState};
@@ -173,6 +175,23 @@ impl Subscription for Records {
             entry = self.inner.next() => entry,
         }
     }
+}
+
+/// An agent for one frontend in this process, "here".
+pub async fn agent_beside(folder: &Path, log: &Arc<Log>, target: &InProcess) -> Running {
+    let frontends = vec![Frontend {
+        id: "here".parse().unwrap(),
+        target: Arc::new(target.clone()),
+    }];
+    let config = Config {
+        poll_interval: Duration::from_millis(20),
+        ..Config::new(folder, frontends)
+    };
+    let wiring = ReaderWiring {
+        log: Arc::new(Reader(log.clone())),
+        board: Arc::new(MemoryBoard::default()),
+    };
+    router_agent::start(config, wiring).await.unwrap()
 }
 
 pub async fn until(
