@@ -211,7 +211,7 @@ mod tests {
     fn a_table_fits_into_eighty_columns() {
         let rows = [row("demo-1", [100, 0, 0, 0]), row("demo-2", [0; 4])];
         let wanted = "
-           w0    w1    w2    w3  KV hits  req/s  temperature  credit  revision
+            w0    w1    w2    w3  KV hits  req/s  temperature  credit  revision
 demo-1   100 %   0 %   0 %   0 %     90 %    100         0.35       1        12
 demo-2     - %   - %   - %   - %      - %      0         0.35       1        12";
         let shown = table(&rows);

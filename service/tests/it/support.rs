@@ -167,6 +167,15 @@ impl Fixture {
     pub async fn report(&self, status: AgentStatus) {
         let (agent, report) = (status.agent.to_string(), status.report);
         self.board.report(&status).await.unwrap();
+        if status.leaving {
+            let gone = |fleet: &Value| {
+                let agents = fleet["agents"].as_array();
+                agents
+                    .is_some_and(|agents| agents.iter().all(|known| known["agent"] != json!(agent)))
+            };
+            self.until("/v1/convergence", gone).await;
+            return;
+        }
         self.until("/v1/convergence", |fleet| {
             fleet["agents"].as_array().is_some_and(|agents| {
                 agents.iter().any(|known| {
