@@ -5,7 +5,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use schemas::{CommandId, Endpoint, Name, PolicyId, PolicyKind, Revision, Timestamp, WorkerType};
+use schemas::{
+    AgentId, CommandId, Endpoint, Name, PolicyId, PolicyKind, Revision, Timestamp, WorkerType,
+};
 
 use crate::assignment::Assignment;
 
@@ -48,6 +50,8 @@ pub(crate) enum Command {
     Dev(Dev),
     /// Take the log that is there now for the right one, after it was lost or restored on purpose.
     Adopt(Adopt),
+    /// Write a configuration of nats-server, and the keys that go with it: each process may do its part and nothing else.
+    NatsConfig(NatsConfig),
     #[command(flatten)]
     Client(Client),
 }
@@ -63,9 +67,15 @@ pub(crate) struct Serve {
     /// The log: `embedded`, `embedded:FOLDER`, `nats://HOST:PORT` or `tls://HOST:PORT`.
     #[arg(long, default_value = "embedded", value_name = "LOG")]
     pub log: String,
-    /// Credentials file for NATS.
+    /// Credentials file for NATS (operator mode).
     #[arg(long, value_name = "FILE")]
     pub nats_creds: Option<PathBuf>,
+    /// File with a user's nkey for NATS, as `router-policy nats-config` makes it.
+    #[arg(long, value_name = "FILE", conflicts_with = "nats_creds")]
+    pub nats_nkey: Option<PathBuf>,
+    /// Certificate authorities for tls://, a PEM file, in addition to the system's.
+    #[arg(long, value_name = "FILE")]
+    pub nats_ca: Option<PathBuf>,
     /// Name of the JetStream stream.
     #[arg(long, default_value = "ROUTER_POLICY", value_name = "NAME")]
     pub stream: String,
@@ -102,6 +112,35 @@ pub(crate) struct Adopt {
     /// Folder of the service's local stores.
     #[arg(long, default_value = "router-policy-data", value_name = "FOLDER")]
     pub data: PathBuf,
+}
+
+/// Keys that are there already are kept, so that it can be run again to add an agent; then reload the server (SIGHUP).
+#[derive(Debug, Args)]
+pub(crate) struct NatsConfig {
+    /// Folder for `nats-server.conf` and the keys: `service.nk`, `agent-NAME.nk`, `operator.nk`.
+    #[arg(long, value_name = "FOLDER")]
+    pub out: PathBuf,
+    /// An agent's name, as it is given to `router-agent run --agent-id`. Once per agent.
+    #[arg(long = "agent", value_name = "NAME")]
+    pub agents: Vec<AgentId>,
+    /// Also a login for a person who looks after the stream: everything in the account.
+    #[arg(long)]
+    pub operator: bool,
+    /// Where the server listens.
+    #[arg(long, default_value = "127.0.0.1:4222", value_name = "HOST:PORT")]
+    pub listen: String,
+    /// Where the server keeps the log.
+    #[arg(long, default_value = "/var/lib/nats", value_name = "FOLDER")]
+    pub store: PathBuf,
+    /// Certificate of the server, a PEM file: connections are then tls://.
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    pub tls_cert: Option<PathBuf>,
+    /// Its key, a PEM file.
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    pub tls_key: Option<PathBuf>,
+    /// Name of the JetStream stream.
+    #[arg(long, default_value = "ROUTER_POLICY", value_name = "NAME")]
+    pub stream: String,
 }
 
 #[derive(Debug, Subcommand)]

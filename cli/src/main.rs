@@ -9,6 +9,7 @@ mod client;
 mod commands;
 mod demo;
 mod dev;
+mod nats_config;
 mod output;
 mod problem;
 mod select;
@@ -43,6 +44,7 @@ fn run(arguments: Arguments) -> Result<(), Problem> {
             Command::Serve(options) => serve::run(options).await,
             Command::Dev(options) => dev::run(options).await,
             Command::Adopt(options) => adopt::run(&options, arguments.json),
+            Command::NatsConfig(options) => nats_config::run(&options),
             Command::Client(command) => {
                 let client = client::Client::new(&arguments.service)?;
                 commands::run(command, &client, arguments.json).await

@@ -18,6 +18,8 @@ pub(crate) async fn run(options: Serve) -> Result<(), Problem> {
             stream: options.stream,
             replicas: options.replicas,
             credentials: options.nats_creds,
+            nkey: options.nats_nkey,
+            root_certificates: options.nats_ca,
             embedded_dir: options.data.join("log"),
             ..Options::default()
         },

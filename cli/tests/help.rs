@@ -7,8 +7,21 @@ use std::process::Command;
 #[test]
 fn golden_help_of_every_command() {
     let commands = [
-        "", "serve", "dev", "adopt", "get", "set", "reset", "revert", "history", "diff", "audit",
-        "watch", "status", "wait",
+        "",
+        "serve",
+        "dev",
+        "adopt",
+        "nats-config",
+        "get",
+        "set",
+        "reset",
+        "revert",
+        "history",
+        "diff",
+        "audit",
+        "watch",
+        "status",
+        "wait",
     ];
     let bless = std::env::var_os("BLESS").is_some();
     for command in commands {

@@ -17,6 +17,7 @@ pub mod http;
 pub mod identity;
 pub mod jetstream;
 pub mod memory;
+pub mod nats_config;
 pub mod options;
 pub mod port;
 #[cfg(feature = "testing")]

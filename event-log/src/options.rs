@@ -18,8 +18,10 @@ pub struct Options {
     pub status_bucket: String,
     /// Copies of a stream that is made: 1, 3 or 5.
     pub replicas: usize,
-    /// NATS credentials file.
+    /// NATS credentials file (operator mode: a JWT and its key).
     pub credentials: Option<PathBuf>,
+    /// File with a user's nkey, as `router-policy nats-config` makes it.
+    pub nkey: Option<PathBuf>,
     /// Certificate authorities for `tls://`, as a PEM file, in addition to the system's.
     pub root_certificates: Option<PathBuf>,
     /// Bearer token for `http://`.
@@ -43,6 +45,7 @@ impl Default for Options {
             status_bucket: "ROUTER_POLICY_STATUS".to_owned(),
             replicas: 1,
             credentials: None,
+            nkey: None,
             root_certificates: None,
             token: None,
             client_name: "router-policy".to_owned(),

@@ -84,6 +84,14 @@ pub struct Run {
     /// NATS credentials file.
     #[arg(long, env = "ROUTER_AGENT_CREDENTIALS", value_name = "FILE")]
     pub credentials: Option<PathBuf>,
+    /// File with the agent's nkey for NATS, as `router-policy nats-config` makes it.
+    #[arg(
+        long,
+        env = "ROUTER_AGENT_NKEY",
+        value_name = "FILE",
+        conflicts_with = "credentials"
+    )]
+    pub nkey: Option<PathBuf>,
     /// Certificate authorities for tls://, a PEM file, in addition to the system's.
     #[arg(long, env = "ROUTER_AGENT_CA", value_name = "FILE")]
     pub ca: Option<PathBuf>,
@@ -209,6 +217,7 @@ impl Run {
         Ok(event_log::Options {
             stream: self.stream.clone(),
             credentials: self.credentials.clone(),
+            nkey: self.nkey.clone(),
             root_certificates: self.ca.clone(),
             token,
             client_name: "router-agent".to_owned(),

@@ -18,6 +18,7 @@ use tokio::time::Instant;
 
 use super::codes;
 use crate::connect::redact;
+use crate::nats_config::{self, UserKey};
 use crate::options::Options;
 
 /// Why a request got no useful answer.
@@ -158,6 +159,12 @@ impl Link {
                 .credentials_file(path)
                 .await
                 .map_err(|why| wrong(format!("credentials {}: {why}", path.display())))?;
+        }
+        if let Some(path) = &self.options.nkey {
+            let key = UserKey::read(path).map_err(|why| wrong(why.to_string()))?;
+            options = options
+                .custom_inbox_prefix(nats_config::inbox(&key.public_key))
+                .nkey(key.seed.0);
         }
         if let Some(path) = &self.options.root_certificates {
             options = options.add_root_certificates(path.clone());

@@ -3,10 +3,7 @@
 //! Durable: an acknowledged record is stored by a majority of the stream's replicas; with one replica (and after the loss
 //! of power of a majority) as durable as `sync_interval` of the server says: only `always` survives a power cut.
 //!
-//! Permissions that a connection needs, for a stream `S` and a bucket `B`. To read: publish `$JS.API.STREAM.INFO.S`,
-//! `$JS.API.STREAM.MSG.GET.S`, `$JS.API.CONSUMER.CREATE.S`, `$JS.FC.>`; subscribe `_INBOX.>`. To report status: publish
-//! `$JS.API.STREAM.INFO.KV_B`, `$JS.API.INFO`, `$JS.API.STREAM.CREATE.KV_B`, `$KV.B.>`. To watch status: publish
-//! `$JS.API.CONSUMER.*.KV_B.>`. To write: publish `router_policy.>`. To make the log: publish `$JS.API.STREAM.CREATE.S`.
+//! Permissions that a connection needs are data: [`crate::nats_config::grant`].
 //! A refused permission shows only as a missing answer, and as an error in the log of this process.
 //!
 //! Lazy: making it needs no broker. Every call connects as needed and fails quickly, and definitely, while there is none.
