@@ -6,6 +6,7 @@
 pub mod bad_input;
 pub mod binaries;
 pub mod dynamo;
+pub mod history;
 pub mod http;
 pub mod process;
 pub mod scenarios;
