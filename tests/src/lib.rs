@@ -5,6 +5,7 @@
 
 pub mod bad_input;
 pub mod binaries;
+pub mod cluster;
 pub mod dynamo;
 pub mod history;
 pub mod http;

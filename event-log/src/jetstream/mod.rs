@@ -7,7 +7,7 @@
 //! `$JS.API.STREAM.MSG.GET.S`, `$JS.API.CONSUMER.CREATE.S`, `$JS.FC.>`; subscribe `_INBOX.>`. To report status: publish
 //! `$JS.API.STREAM.INFO.KV_B`, `$JS.API.INFO`, `$JS.API.STREAM.CREATE.KV_B`, `$KV.B.>`. To watch status: publish
 //! `$JS.API.CONSUMER.*.KV_B.>`. To write: publish `router_policy.>`. To make the log: publish `$JS.API.STREAM.CREATE.S`.
-//! A refused permission shows only as a missing answer, and as an error in the log of this process.
+//! A refused permission shows as a missing answer whose words name it, and as an error in the log of this process.
 //!
 //! Lazy: making it needs no broker. Every call connects as needed and fails quickly, and definitely, while there is none.
 
