@@ -73,7 +73,8 @@ impl AtLeast {
 /// example), so that what is read then holds it.
 ///
 /// # Errors
-/// 400 for what is no position; 503 when this replica stays behind; 409 when the log itself ends before the position.
+/// 400 for what is no position; 503 when this replica stays behind, or the log itself does not reach the position; 409 when it
+/// is not the log that this service follows.
 pub async fn reach(app: &App, min_position: Option<&str>) -> Result<(), Problem> {
     let Some(text) = min_position else {
         return Ok(());
@@ -84,15 +85,16 @@ pub async fn reach(app: &App, min_position: Option<&str>) -> Result<(), Problem>
         return Ok(());
     }
     let head = head(app).await?;
-    if head.position < wanted && app.projection.snapshot().state.position < wanted {
-        return Err(another(format!(
+    if reached(Duration::ZERO).await {
+        return Ok(());
+    }
+    if head.position < wanted {
+        // Not "another log": a leader that is cut off tells an old end until it notices.
+        return Err(unavailable(format!(
             "the log ends at position {}, before position {wanted}",
             head.position
         ))
         .field("min_position"));
-    }
-    if reached(Duration::ZERO).await {
-        return Ok(());
     }
     Err(behind(wanted))
 }

@@ -147,7 +147,7 @@ async fn regression_a_read_with_a_position_holds_it_on_any_replica_or_is_refused
         assert_eq!(status, 200, "{path}: {answer}");
     }
     for (path, status, code) in [
-        ("/v1/policies?min_position=3", 409, "foreign_log"),
+        ("/v1/policies?min_position=3", 503, "log_unavailable"),
         ("/v1/policies?min_position=-1", 400, "bad_query"),
     ] {
         let (found, answer) = other.get(path).await;

@@ -380,13 +380,17 @@ impl Client {
         match (answer.status, answer.code(), outcome) {
             (200, ..) => Fate::Acknowledged(answer.json["position"].as_u64().unwrap_or(0)),
             (409, "stale_revision" | "conflict", _) => Fate::Refused,
+            (503, "foreign_log", _) => {
+                self.load.wrong("the log was always the same", &answer);
+                Fate::Open
+            }
             (503, _, "not_applied") if named => {
                 self.load
                     .wrong("a named command is never called not applied", &answer);
                 Fate::NotApplied
             }
             (503, _, "not_applied") => Fate::NotApplied,
-            (503, code, "unknown") if code != "foreign_log" => Fate::Open,
+            (503, _, "unknown") => Fate::Open,
             _ => {
                 self.load.wrong("a write", &answer);
                 Fate::Open
