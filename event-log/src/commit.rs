@@ -115,7 +115,7 @@ impl CommitMachine {
             doubtful: false,
             refused: false,
             after_wait: After::Append,
-            last_words: String::new(),
+            last_words: "the log did not answer in time".to_owned(),
         }
     }
 
@@ -140,7 +140,7 @@ impl CommitMachine {
             }
             Input::Attempted(Err(Failure::Indeterminate(why))) => {
                 self.doubtful = true;
-                self.last_words = why;
+                self.say(why);
                 Output::ReadNext
             }
             Input::Attempted(Err(Failure::Foreign(how)))
@@ -161,7 +161,7 @@ impl CommitMachine {
             }
             Input::Read(Ok(None)) => self.wait(After::Append, elapsed),
             Input::Read(Err(Failure::Determinate(why) | Failure::Indeterminate(why))) => {
-                self.last_words = why;
+                self.say(why);
                 self.wait(After::ReadNext, elapsed)
             }
             Input::Waited if elapsed >= self.deadline => {
@@ -172,6 +172,13 @@ impl CommitMachine {
                 After::Append => self.append(),
                 After::ReadNext => Output::ReadNext,
             },
+        }
+    }
+
+    /// Words of the log say more than that time ran out, which is said without words.
+    fn say(&mut self, why: String) {
+        if !why.is_empty() {
+            self.last_words = why;
         }
     }
 
@@ -240,20 +247,14 @@ pub async fn commit(
                 Input::Attempted(
                     tokio::time::timeout(patience, attempt)
                         .await
-                        .unwrap_or_else(|_| {
-                            Err(Failure::Indeterminate(
-                                "the log did not answer in time".to_owned(),
-                            ))
-                        }),
+                        .unwrap_or_else(|_| Err(Failure::Indeterminate(String::new()))),
                 )
             }
             Output::ReadNext => {
                 let read = tokio::time::timeout(patience, log.next_on(subject, expected)).await;
                 Input::Read(match read {
                     Ok(found) => found.map(|entry| entry.as_ref().map(found_in)),
-                    Err(_) => Err(Failure::Determinate(
-                        "the log did not answer in time".to_owned(),
-                    )),
+                    Err(_) => Err(Failure::Determinate(String::new())),
                 })
             }
             Output::Wait(full) => {

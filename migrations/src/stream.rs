@@ -205,12 +205,11 @@ fn compare<T: PartialEq + Shown>(
 
 #[rustfmt::skip]
 fn durability(out: &mut Vec<Difference>, w: &StreamConfiguration, f: &StreamConfiguration) {
-    let forgets = "records vanish when the limit is reached";
     compare(out, "storage", (&w.storage, &f.storage), true, "acknowledged records vanish with the broker's process");
     compare(out, "retention", (&w.retention, &f.retention), true, "records vanish once they were consumed");
     compare(out, "discard", (&w.discard, &f.discard), true, "old records vanish when any limit is reached");
-    compare(out, "max_msgs", (&w.max_messages, &f.max_messages), true, forgets);
-    compare(out, "max_msgs_per_subject", (&w.max_messages_per_subject, &f.max_messages_per_subject), true, forgets);
+    compare(out, "max_msgs", (&w.max_messages, &f.max_messages), false, "changes are refused when the limit is reached");
+    compare(out, "max_msgs_per_subject", (&w.max_messages_per_subject, &f.max_messages_per_subject), true, "records vanish when the limit is reached");
     compare(out, "max_bytes", (&w.max_bytes, &f.max_bytes), false, "changes are refused when the limit is reached");
     compare(out, "max_age", (&w.max_age_ms, &f.max_age_ms), true, "records vanish by age");
     compare(out, "deny_delete", (&w.deny_delete, &f.deny_delete), true, "single records can be removed");
@@ -301,7 +300,7 @@ mod tests {
             ("retention", |c| c.retention = Retention::WorkQueue, true),
             ("retention", |c| c.retention = Retention::Interest, true),
             ("discard", |c| c.discard = Discard::Old, true),
-            ("max_msgs", |c| c.max_messages = Some(9), true),
+            ("max_msgs", |c| c.max_messages = Some(9), false),
             (
                 "max_msgs_per_subject",
                 |c| c.max_messages_per_subject = Some(1),

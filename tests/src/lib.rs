@@ -5,7 +5,9 @@
 
 pub mod bad_input;
 pub mod binaries;
+pub mod cluster;
 pub mod dynamo;
+pub mod history;
 pub mod http;
 pub mod process;
 pub mod scenarios;

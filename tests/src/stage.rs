@@ -37,6 +37,7 @@ pub struct Service {
     log: String,
     folder: PathBuf,
     port: u16,
+    arguments: Vec<String>,
     /// The process; `None` while it is down.
     pub process: Option<Process>,
     /// Its HTTP address.
@@ -53,9 +54,23 @@ impl Service {
             log: log.to_owned(),
             folder: folder.join(name),
             port,
+            arguments: Vec::new(),
             process: None,
             http: Http::new(format!("http://127.0.0.1:{port}"), Duration::from_secs(70)),
         }
+    }
+
+    /// The same with more arguments.
+    #[must_use]
+    pub fn with(mut self, arguments: &[&str]) -> Service {
+        self.arguments = arguments.iter().map(ToString::to_string).collect();
+        self
+    }
+
+    /// Its local stores.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        &self.folder
     }
 
     /// Starts it and waits until it is ready.
@@ -63,24 +78,37 @@ impl Service {
     /// # Panics
     /// When it ends instead, or is not ready in time.
     pub async fn start(&mut self) {
+        self.launch();
+        let what = format!("{} is ready", self.name);
+        wait_until(&what, PATIENCE, async || self.ready().await).await;
+    }
+
+    /// Whether it is ready.
+    ///
+    /// # Errors
+    /// What it says instead.
+    ///
+    /// # Panics
+    /// When it has ended.
+    pub async fn ready(&mut self) -> Result<(), String> {
+        let process = self.process.as_mut().expect("it was started");
+        assert!(process.is_running(), "it ended: {}", process.last_words());
+        match self.http.get("/readyz").await? {
+            ready if ready.status == 200 => Ok(()),
+            other => Err(other.text),
+        }
+    }
+
+    /// Starts it, without waiting for anything.
+    pub fn launch(&mut self) {
         let mut command = Command::new(binary("router-policy"));
         command
             .args(["serve", "--listen", &format!("127.0.0.1:{}", self.port)])
             .args(["--log", &self.log])
             .arg("--data")
-            .arg(&self.folder);
-        let mut process = Process::start(&self.name, &self.folder, &mut command);
-        let what = format!("{} is ready", self.name);
-        let http = self.http.clone();
-        wait_until(&what, PATIENCE, async || {
-            assert!(process.is_running(), "it ended: {}", process.last_words());
-            match http.get("/readyz").await? {
-                ready if ready.status == 200 => Ok(()),
-                other => Err(other.text),
-            }
-        })
-        .await;
-        self.process = Some(process);
+            .arg(&self.folder)
+            .args(&self.arguments);
+        self.process = Some(Process::start(&self.name, &self.folder, &mut command));
     }
 
     /// SIGKILL.

@@ -24,8 +24,8 @@ pub(crate) enum Input {
     Broken(String),
     /// The link to the broker came back.
     LinkRestored,
-    /// The watchdog's look at the head.
-    Looked(Result<Facts, Failure>),
+    /// The watchdog's look at the head: where the cursor was when it was asked for, and what was answered.
+    Looked(Position, Result<Facts, Failure>),
 }
 
 /// A consumer that was made.
@@ -105,11 +105,16 @@ impl FollowMachine {
         }
     }
 
+    /// The last record that was handed out.
+    pub(crate) fn cursor(&self) -> Position {
+        self.cursor
+    }
+
     /// The next thing to do. `now` only has to rise.
     pub(crate) fn step(&mut self, input: Input, now: Duration) -> Output {
         match input {
             Input::Opened(Ok(opened)) => self.opened(opened),
-            Input::Opened(Err(why)) | Input::Looked(Err(why)) => self.failed(why, now),
+            Input::Opened(Err(why)) | Input::Looked(_, Err(why)) => self.failed(why, now),
             Input::Record { number, entry } => self.record(number, entry),
             Input::Heartbeat { delivered } => match self.delivered {
                 Some(received) if received != delivered => {
@@ -129,12 +134,12 @@ impl FollowMachine {
                 self.reopen(&why)
             }
             Input::LinkRestored => self.reopen("the connection was lost in between"),
-            Input::Looked(Ok(facts)) => self.looked(facts),
+            Input::Looked(asked_at, Ok(facts)) => self.looked(asked_at, facts),
         }
     }
 
     fn opened(&mut self, opened: Opened) -> Output {
-        if let Some(how) = self.behind(&opened.facts) {
+        if let Some(how) = behind(self.cursor, &opened.facts) {
             return Output::End(EndedBy::Foreign(how));
         }
         self.away_since = None;
@@ -168,10 +173,12 @@ impl FollowMachine {
         Output::Deliver(entry)
     }
 
-    fn looked(&mut self, facts: Facts) -> Output {
+    fn looked(&mut self, asked_at: Position, facts: Facts) -> Output {
         self.away_since = None;
         self.failures = 0;
-        if let Some(how) = self.behind(&facts) {
+        // SUBTLE: against the cursor of then. Records that came while the answer was on its way are newer than the answer
+        // (`regression_a_record_that_overtakes_a_look_is_no_sign_of_another_log`).
+        if let Some(how) = behind(asked_at, &facts) {
             return Output::End(EndedBy::Foreign(how));
         }
         if self.delivered.is_none() {
@@ -193,13 +200,6 @@ impl FollowMachine {
         } else {
             Output::Nothing
         }
-    }
-
-    fn behind(&self, facts: &Facts) -> Option<Foreign> {
-        (facts.last < self.cursor).then_some(Foreign::Behind {
-            known: self.cursor,
-            actual: facts.last,
-        })
     }
 
     fn failed(&mut self, why: Failure, now: Duration) -> Output {
@@ -241,6 +241,13 @@ impl FollowMachine {
             pause,
         }
     }
+}
+
+fn behind(cursor: Position, facts: &Facts) -> Option<Foreign> {
+    (facts.last < cursor).then_some(Foreign::Behind {
+        known: cursor,
+        actual: facts.last,
+    })
 }
 
 /// Bound: feeds in a row that break before their first record, before the follower ends; something is wrong with the record.

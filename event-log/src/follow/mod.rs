@@ -81,7 +81,7 @@ pub(crate) trait Source: Send + Sync + 'static {
 /// Work under way. It is kept here and not in `next`, so that a cancelled `next` loses nothing.
 enum Work {
     Opened(Result<OpenFeed, Failure>),
-    Looked(Result<Facts, Failure>),
+    Looked(Position, Result<Facts, Failure>),
 }
 
 struct Following {
@@ -145,8 +145,9 @@ impl Following {
         // One thing at a time: what is under way will tell more than a look.
         if self.work.is_none() {
             let source = self.source.clone();
-            let look = async move { source.look().await };
-            self.work = Some(look.map(Work::Looked).boxed());
+            let asked_at = self.machine.cursor();
+            let look = async move { Work::Looked(asked_at, source.look().await) };
+            self.work = Some(look.boxed());
         }
     }
 
@@ -169,7 +170,7 @@ impl Following {
             done = worked => {
                 self.work = None;
                 Some(match done {
-                    Work::Looked(looked) => Input::Looked(looked),
+                    Work::Looked(asked_at, looked) => Input::Looked(asked_at, looked),
                     Work::Opened(Ok(OpenFeed { feed, facts, left })) => {
                         self.feed = Some(feed);
                         Input::Opened(Ok(Opened { facts, left }))

@@ -65,7 +65,11 @@ impl Inner {
 
     async fn classify(&self, answer: Result<Acknowledged, Refusal>) -> Result<Appended, Failure> {
         match answer {
-            Ok(acknowledged) => Ok(Appended::Committed(Position(acknowledged.seq))),
+            Ok(acknowledged) => {
+                let position = Position(acknowledged.seq);
+                self.saw(position);
+                Ok(Appended::Committed(position))
+            }
             Err(Refusal::Code { code, description }) => {
                 let words = format!("{description} (JetStream error {code})");
                 match codes::publish(code) {

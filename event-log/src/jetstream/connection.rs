@@ -60,8 +60,15 @@ pub(super) struct Link {
     options: Options,
     client: OnceCell<Client>,
     connected: watch::Sender<bool>,
-    /// What the client or the server complained about last; empty while connected.
-    complaint: Arc<Mutex<String>>,
+    /// What the client or the server complained about last; none since the last connection.
+    complaint: Arc<Mutex<Option<Complaint>>>,
+}
+
+/// Something that the client or the server did not like.
+#[derive(Debug, Clone)]
+struct Complaint {
+    words: String,
+    at: Instant,
 }
 
 /// How often the state of the link is looked at while waiting for it. Bound on missing one of the client's events.
@@ -105,15 +112,8 @@ impl Link {
     pub(super) async fn client(&self, patience: Duration) -> Result<Client, Refusal> {
         let until = Instant::now() + patience;
         let away = || {
-            let complaint = self
-                .complaint
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner);
-            let reason = if complaint.is_empty() { "" } else { ": " };
-            let shown = &self.shown;
-            Refusal::NotSent(format!(
-                "NATS at {shown} is not reachable{reason}{complaint}"
-            ))
+            let reason = self.complaint_since(None);
+            Refusal::NotSent(format!("NATS at {} is not reachable{reason}", self.shown))
         };
         let client = tokio::time::timeout_at(until, self.client.get_or_try_init(|| self.make()))
             .await
@@ -127,6 +127,16 @@ impl Link {
             let _ = tokio::time::timeout(LINK_POLL, changes.changed()).await;
         }
         Ok(client.clone())
+    }
+
+    /// The last complaint, if it came since then, to go on a sentence with; empty otherwise.
+    fn complaint_since(&self, since: Option<Instant>) -> String {
+        self.complaint
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .as_ref()
+            .filter(|complaint| since.is_none_or(|since| complaint.at >= since))
+            .map_or_else(String::new, |complaint| format!(": {}", complaint.words))
     }
 
     async fn make(&self) -> Result<Client, Refusal> {
@@ -192,6 +202,7 @@ impl Link {
         if let Some(headers) = headers {
             request = request.headers(headers);
         }
+        let sent = Instant::now();
         match client.send_request(subject, request).await {
             Ok(answer) => Ok(answer.payload),
             Err(why) => Err(match why.kind() {
@@ -199,8 +210,11 @@ impl Link {
                 RequestErrorKind::InvalidSubject | RequestErrorKind::MaxPayloadExceeded => {
                     Refusal::NotSent(why.to_string())
                 }
+                // A refused permission is told beside the request, and the request stays unanswered.
                 RequestErrorKind::TimedOut => {
-                    Refusal::Silent(format!("NATS at {} did not answer in time", self.shown))
+                    let reason = self.complaint_since(Some(sent));
+                    let shown = &self.shown;
+                    Refusal::Silent(format!("NATS at {shown} did not answer in time{reason}"))
                 }
                 RequestErrorKind::Other => Refusal::Silent(why.to_string()),
             }),
@@ -286,12 +300,16 @@ fn unescape(text: &str) -> String {
     String::from_utf8_lossy(&out).into_owned()
 }
 
-fn note(complaint: &Mutex<String>, event: &Event) {
+fn note(complaint: &Mutex<Option<Complaint>>, event: &Event) {
     let mut complaint = complaint.lock().unwrap_or_else(PoisonError::into_inner);
+    let because = |words: String| {
+        let at = Instant::now();
+        Some(Complaint { words, at })
+    };
     match event {
-        Event::Connected => complaint.clear(),
-        Event::ServerError(why) => *complaint = why.to_string(),
-        Event::ClientError(why) => *complaint = why.to_string(),
+        Event::Connected => *complaint = None,
+        Event::ServerError(why) => *complaint = because(why.to_string()),
+        Event::ClientError(why) => *complaint = because(why.to_string()),
         Event::Disconnected
         | Event::LameDuckMode
         | Event::Draining

@@ -3,6 +3,9 @@
 //! The consumer needs no acknowledgements, has flow control, sends heartbeats, lives in memory, and is removed by the broker
 //! when nobody listens for [`INACTIVE_SECS`].
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use async_nats::jetstream::message::Message as JetMessage;
 use async_nats::{StatusCode, Subscriber};
 use async_trait::async_trait;
@@ -39,6 +42,8 @@ pub(super) struct Delivery {
     subscriber: Subscriber,
     left: u64,
     next: u64,
+    /// What the process saw last, see [`Inner`].
+    seen: Arc<AtomicU64>,
 }
 
 #[derive(Deserialize)]
@@ -97,6 +102,7 @@ impl Delivery {
             subscriber,
             left: created.num_pending,
             next: 1,
+            seen: Arc::clone(&inner.seen),
         })
     }
 
@@ -134,6 +140,7 @@ impl Delivery {
             return Some(Ok(Arrival::Other));
         };
         let (number, position) = (info.consumer_sequence, Position(info.stream_sequence));
+        self.seen.fetch_max(position.0, Ordering::AcqRel);
         Some(Ok(Arrival::Record {
             number,
             entry: Entry {

@@ -6,6 +6,7 @@ use migrations::stream::{self, Discard, Retention, Storage, StreamConfiguration}
 use schemas::{LogId, Position};
 use serde::Deserialize;
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use super::connection::Refusal;
 use super::{Inner, codes};
@@ -28,9 +29,27 @@ struct StreamState {
 const GONE_ANSWERS: usize = 3;
 const GONE_PAUSE: Duration = Duration::from_millis(200);
 
+/// How long a leader may tell an end before what this process has seen already, until that is believed. A leader that was
+/// just elected answers before it has taken in all that it holds, and one that was cut off does until it notices.
+const BEHIND_PATIENCE: Duration = Duration::from_secs(2);
+const BEHIND_PAUSE: Duration = Duration::from_millis(100);
+
 impl Inner {
     /// Asks the leader; refuses a log that is another one, that is gone, or that is configured to lose records.
     pub(super) async fn facts(&self) -> Result<Facts, Failure> {
+        // Before the question: what comes while the answer is on its way may be newer than the answer.
+        let seen = self.seen();
+        let until = Instant::now() + BEHIND_PATIENCE;
+        loop {
+            let facts = self.ask().await?;
+            if facts.last >= seen || Instant::now() >= until {
+                return Ok(facts);
+            }
+            tokio::time::sleep(BEHIND_PAUSE).await;
+        }
+    }
+
+    async fn ask(&self) -> Result<Facts, Failure> {
         for answer in 1.. {
             let found = self
                 .link

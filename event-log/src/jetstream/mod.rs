@@ -4,7 +4,7 @@
 //! of power of a majority) as durable as `sync_interval` of the server says: only `always` survives a power cut.
 //!
 //! Permissions that a connection needs are data: [`crate::nats_config::grant`].
-//! A refused permission shows only as a missing answer, and as an error in the log of this process.
+//! A refused permission shows as a missing answer whose words name it, and as an error in the log of this process.
 //!
 //! Lazy: making it needs no broker. Every call connects as needed and fails quickly, and definitely, while there is none.
 
@@ -16,6 +16,7 @@ mod delivery;
 mod ensure;
 mod read;
 
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
@@ -44,11 +45,21 @@ struct Inner {
     stream: String,
     /// The differences of the configuration that were logged last.
     told: Mutex<Vec<String>>,
+    /// The last position that this process saw in the log, by an answer or a delivery of any server.
+    seen: Arc<AtomicU64>,
     /// The stream was found fit for use, by this process.
-    looked: std::sync::atomic::AtomicBool,
+    looked: AtomicBool,
 }
 
 impl Inner {
+    fn saw(&self, position: Position) {
+        self.seen.fetch_max(position.0, Ordering::AcqRel);
+    }
+
+    fn seen(&self) -> Position {
+        Position(self.seen.load(Ordering::Acquire))
+    }
+
     fn identity(&self) -> &Identity {
         &self.link.options().identity
     }
@@ -56,7 +67,7 @@ impl Inner {
     /// The log's identity: known, or asked for (and the stream made, where that is allowed).
     async fn log_id(&self) -> Result<LogId, Failure> {
         // Before the first look nothing is known of how the stream is configured, so a known identity is not enough.
-        let looked = self.looked.load(std::sync::atomic::Ordering::Acquire);
+        let looked = self.looked.load(Ordering::Acquire);
         match self.identity().known() {
             Some(known) if looked => Ok(known),
             Some(_) | None => self.facts().await.map(|facts| facts.log_id),
@@ -67,6 +78,7 @@ impl Inner {
 #[async_trait]
 impl Source for Inner {
     async fn open(&self, log_id: LogId, after: Position) -> Result<OpenFeed, Failure> {
+        self.saw(after);
         let facts = self.facts().await?;
         let delivery = Delivery::open(self, log_id, Start::After(after)).await?;
         Ok(OpenFeed {
@@ -99,7 +111,8 @@ impl JetStreamLog {
                 link: Arc::new(Link::new(urls.into(), options)),
                 stream,
                 told: Mutex::default(),
-                looked: std::sync::atomic::AtomicBool::new(false),
+                seen: Arc::default(),
+                looked: AtomicBool::new(false),
             }),
         }
     }
@@ -140,6 +153,7 @@ impl LogReader for JetStreamLog {
     }
 
     async fn follow(&self, seen: Seen) -> Result<Box<dyn Subscription>, Failure> {
+        self.inner.saw(seen.position);
         follow::follow(self.inner.clone(), seen).await
     }
 }

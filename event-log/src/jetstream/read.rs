@@ -66,7 +66,10 @@ impl Inner {
             .await;
         match got {
             Ok(got) => match entry(log_id, &got.message)? {
-                Some(entry) => Ok(Some(entry)),
+                Some(entry) => {
+                    self.saw(entry.position);
+                    Ok(Some(entry))
+                }
                 // A record of another log stands here.
                 None => self.facts().await.map(|_| None),
             },

@@ -2,6 +2,7 @@
 //!
 //! Only with the feature `testing`.
 
+mod admin;
 mod nats;
 
 use std::collections::BTreeMap;
@@ -12,6 +13,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use schemas::LogId;
 
+pub use admin::Admin;
 pub use nats::{
     NATS_NEWEST, NATS_VERSIONS, NatsCluster, NatsServer, NoServer, ServerOptions, nats_binary,
 };

@@ -18,6 +18,12 @@ pub const NATS_NEWEST: &str = "2.15.1";
 #[error("{0}")]
 pub struct NoServer(String);
 
+impl NoServer {
+    pub(super) fn because(why: String) -> NoServer {
+        NoServer(why)
+    }
+}
+
 fn no(what: impl std::fmt::Display) -> NoServer {
     NoServer(what.to_string())
 }
@@ -40,6 +46,8 @@ pub struct NatsServer {
     binary: PathBuf,
     port: u16,
     config: PathBuf,
+    /// Its configuration without what the caller adds.
+    base: String,
     folder: PathBuf,
     temporary: bool,
 }
@@ -167,20 +175,20 @@ impl NatsServer {
             ""
         };
         let config = folder.join("nats.conf");
-        let text = format!(
+        let base = format!(
             "listen: 127.0.0.1:{port}\n\
              server_name: n{port}\n\
              jetstream {{ store_dir: {:?}\n {sync}\n max_memory_store: 256MB\n max_file_store: 4GB }}\n\
-             {cluster}\n{}\n",
+             {cluster}\n",
             folder.join("data").display().to_string(),
-            options.configuration
         );
-        fs::write(&config, text).map_err(no)?;
+        fs::write(&config, format!("{base}{}\n", options.configuration)).map_err(no)?;
         Ok(NatsServer {
             child: None,
             binary,
             port,
             config,
+            base,
             temporary: options.store.is_none(),
             folder,
         })
@@ -236,6 +244,30 @@ impl NatsServer {
     /// [`NoServer`] when the signal could not be sent.
     pub fn resume(&self) -> Result<(), NoServer> {
         self.signal("-CONT")
+    }
+
+    /// Its name in a cluster.
+    #[must_use]
+    pub fn name(&self) -> String {
+        format!("n{}", self.port)
+    }
+
+    /// Where its configuration and its data (`data`) are.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Replaces what was added to its configuration and lets a running server read it again (SIGHUP), as an operator would.
+    ///
+    /// # Errors
+    /// [`NoServer`].
+    pub fn reconfigure(&self, configuration: &str) -> Result<(), NoServer> {
+        fs::write(&self.config, format!("{}{configuration}\n", self.base)).map_err(no)?;
+        match self.child {
+            Some(_) => self.signal("-HUP"),
+            None => Ok(()),
+        }
     }
 
     fn signal(&self, signal: &str) -> Result<(), NoServer> {

@@ -4,12 +4,14 @@ use std::time::Duration;
 
 use axum::http::StatusCode;
 use event_log::{Failure, Head};
+use schemas::Position;
 use schemas::api::ErrorCode;
+use serde::Deserialize;
 use tokio::time::Instant;
 
 use super::App;
 use super::problem::Problem;
-use super::query::Key;
+use super::query::{Key, position};
 
 /// Bound: how long a request waits for this replica to catch up with its log.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -47,10 +49,65 @@ pub async fn catch_up(app: &App) -> Result<(), Problem> {
     if app.projection.wait_for(head.position, deadline).await {
         return Ok(());
     }
-    Err(unavailable(format!(
-        "this service is behind its log, which ends at position {}",
-        head.position
-    )))
+    Err(behind(head.position))
+}
+
+/// `?min_position=`: what a read must have in it.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AtLeast {
+    min_position: Option<String>,
+}
+
+impl AtLeast {
+    /// See [`reach`].
+    ///
+    /// # Errors
+    /// As [`reach`].
+    pub async fn reach(&self, app: &App) -> Result<(), Problem> {
+        reach(app, self.min_position.as_deref()).await
+    }
+}
+
+/// Waits until this replica has folded in a position that a client has seen elsewhere (in the answer to its write, for
+/// example), so that what is read then holds it.
+///
+/// # Errors
+/// 400 for what is no position; 503 when this replica stays behind, or the log itself does not reach the position; 409 when it
+/// is not the log that this service follows.
+pub async fn reach(app: &App, min_position: Option<&str>) -> Result<(), Problem> {
+    let Some(text) = min_position else {
+        return Ok(());
+    };
+    let wanted = position("min_position", text)?;
+    let reached = |patience| app.projection.wait_for(wanted, Instant::now() + patience);
+    if reached(PATIENCE).await {
+        return Ok(());
+    }
+    let head = head(app).await?;
+    if reached(Duration::ZERO).await {
+        return Ok(());
+    }
+    if head.position < wanted {
+        // Not "another log": a leader that is cut off tells an old end until it notices.
+        return Err(unavailable(format!(
+            "the log ends at position {}, before position {wanted}",
+            head.position
+        ))
+        .field("min_position"));
+    }
+    Err(behind(wanted))
+}
+
+/// [`catch_up`], unless this replica has read as far as `position` already.
+///
+/// # Errors
+/// As [`catch_up`].
+pub async fn catch_up_with(app: &App, position: Position) -> Result<(), Problem> {
+    if position <= app.projection.snapshot().state.position {
+        return Ok(());
+    }
+    catch_up(app).await
 }
 
 /// [`catch_up`], for a write that has not begun.
@@ -72,6 +129,12 @@ fn unavailable(why: impl Into<String>) -> Problem {
         ErrorCode::LogUnavailable,
         why,
     )
+}
+
+fn behind(position: Position) -> Problem {
+    unavailable(format!(
+        "this service is behind its log, which holds position {position}"
+    ))
 }
 
 fn another(why: String) -> Problem {

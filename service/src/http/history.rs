@@ -204,12 +204,17 @@ pub struct AtQuery {
 /// `GET /v1/policies/{id}/at`: the change that held then.
 ///
 /// # Errors
-/// 404 when the policy had not been changed yet; 400 unless exactly one of time, position and revision is given.
+/// 404 when the policy had not been changed yet; 400 unless exactly one of time, position and revision is given; 503 for a
+/// position that this replica does not have while the log cannot be asked.
 pub async fn at(
     State(app): State<App>,
     Path(id): Path<String>,
     StrictQuery(query): StrictQuery<AtQuery>,
 ) -> Result<Json<HistoryEntry>, Problem> {
+    if let Some(text) = &query.position {
+        // What this replica has not read yet may have changed the policy before that position.
+        fresh::catch_up_with(&app, position("position", text)?).await?;
+    }
     let key = by_id(&app, &id)?;
     let found = match (query.time, &query.position, query.revision) {
         (Some(time), None, None) => {

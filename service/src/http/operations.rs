@@ -65,7 +65,13 @@ const SCOPE: &[(&str, &str)] = &[
     ("worker_type", "aggregated, prefill, decode or encode"),
     ("endpoint", "namespace/component/endpoint"),
     ("group", "label of frontends"),
+    MIN_POSITION,
 ];
+/// Of reads that must hold what was seen elsewhere.
+const MIN_POSITION: (&str, &str) = (
+    "min_position",
+    "answer with at least everything up to this position, the one in the answer to a write for example",
+);
 const PAGE: &[(&str, &str)] = &[
     ("order", "newest (default) or oldest first"),
     ("limit", "1 to 1000, default 100"),
@@ -99,6 +105,8 @@ const AUDIT: &[(&str, &str)] = &[
 ];
 const READS: &[u16] = &[400];
 const READS_ONE: &[u16] = &[400, 404];
+const READS_AT_LEAST: &[u16] = &[400, 409, 503];
+const READS_ONE_AT_LEAST: &[u16] = &[400, 404, 409, 503];
 const WRITES: &[u16] = &[400, 409, 413, 415, 422, 503];
 const WRITES_ONE: &[u16] = &[400, 404, 409, 412, 413, 415, 422, 503];
 const THRESHOLDS: &[u16] = &[400, 404, 409, 412, 413, 415, 422, 503];
@@ -203,7 +211,7 @@ pub const OPERATIONS: &[Operation] = &[
         "Policies that were ever changed",
         SCOPE,
         of::<PolicyList>,
-        READS,
+        READS_AT_LEAST,
     ),
     Operation {
         query: &[],
@@ -219,9 +227,9 @@ pub const OPERATIONS: &[Operation] = &[
     read(
         "/v1/policies/{id}",
         "One policy; its revision is the ETag",
-        &[],
+        &[MIN_POSITION],
         of::<PolicyView>,
-        READS_ONE,
+        READS_ONE_AT_LEAST,
     ),
     write(
         "patch",
@@ -247,7 +255,7 @@ pub const OPERATIONS: &[Operation] = &[
             ("revision", "of the policy"),
         ],
         of::<HistoryEntry>,
-        READS_ONE,
+        READS_ONE_AT_LEAST,
     ),
     read(
         "/v1/policies/{id}/diff",
@@ -298,9 +306,10 @@ pub const OPERATIONS: &[Operation] = &[
             ("worker_type", "with endpoint"),
             ("endpoint", "with worker_type"),
             ("group", "label of the frontend"),
+            MIN_POSITION,
         ],
         of::<EffectiveView>,
-        READS,
+        READS_AT_LEAST,
     ),
     Operation {
         answer: Answer::Either(of::<AuditPage>, &["application/x-ndjson", "text/csv"]),

@@ -13,8 +13,9 @@ use schemas::{Endpoint, Name, PolicyId, PolicyKey, PolicyKind, RouterKey, Worker
 use serde::Deserialize;
 
 use super::body::Strict;
+use super::fresh::AtLeast;
 use super::problem::Problem;
-use super::query::{Key, NoQuery, StrictQuery, WaitQuery, command_key, if_match};
+use super::query::{Key, StrictQuery, WaitQuery, command_key, if_match};
 use super::thresholds::etag;
 use super::views;
 use super::writes::{self, Wanted};
@@ -33,6 +34,7 @@ pub struct ScopeQuery {
     worker_type: Option<WorkerType>,
     endpoint: Option<Endpoint>,
     group: Option<Name>,
+    min_position: Option<String>,
 }
 
 impl ScopeQuery {
@@ -49,10 +51,14 @@ impl ScopeQuery {
 }
 
 /// `GET /v1/policies`.
+///
+/// # Errors
+/// 409 and 503 when this replica does not have the position that was asked for.
 pub async fn list(
     State(app): State<App>,
     StrictQuery(query): StrictQuery<ScopeQuery>,
-) -> Json<PolicyList> {
+) -> Result<Json<PolicyList>, Problem> {
+    fresh::reach(&app, query.min_position.as_deref()).await?;
     let snapshot = app.projection.snapshot();
     let agents = app.fleet.agents();
     let stopped = snapshot
@@ -68,14 +74,14 @@ pub async fn list(
         .filter(|key| query.admits(key))
         .collect();
     keys.sort();
-    Json(PolicyList {
+    Ok(Json(PolicyList {
         position: snapshot.state.position,
         log_id: snapshot.log_id,
         policies: keys
             .into_iter()
             .map(|key| views::policy(&snapshot.state, &agents, key))
             .collect(),
-    })
+    }))
 }
 
 /// The policy of a path, by its id.
@@ -107,12 +113,13 @@ pub async fn by_id_for_write(app: &App, id: &str, key: Key) -> Result<PolicyKey,
 /// `GET /v1/policies/{id}`.
 ///
 /// # Errors
-/// 404.
+/// 404; 409 and 503 when this replica does not have the position that was asked for.
 pub async fn get(
     State(app): State<App>,
     Path(id): Path<String>,
-    StrictQuery(NoQuery {}): StrictQuery<NoQuery>,
+    StrictQuery(query): StrictQuery<AtLeast>,
 ) -> Result<Tagged<PolicyView>, Problem> {
+    query.reach(&app).await?;
     let key = by_id(&app, &id)?;
     let view = views::policy(&app.projection.snapshot().state, &app.fleet.agents(), &key);
     Ok(([(header::ETAG, etag(view.revision))], Json(view)))
@@ -254,16 +261,19 @@ pub struct EffectiveQuery {
     worker_type: Option<WorkerType>,
     endpoint: Option<Endpoint>,
     group: Option<Name>,
+    min_position: Option<String>,
 }
 
 /// `GET /v1/effective`.
 ///
 /// # Errors
-/// 400 when only one of worker type and endpoint is given.
+/// 400 when only one of worker type and endpoint is given; 409 and 503 when this replica does not have the position that was
+/// asked for.
 pub async fn effective(
     State(app): State<App>,
     StrictQuery(query): StrictQuery<EffectiveQuery>,
 ) -> Result<Json<EffectiveView>, Problem> {
+    fresh::reach(&app, query.min_position.as_deref()).await?;
     let state = &app.projection.snapshot().state;
     let group = query.group.as_ref();
     let router = match (query.worker_type, query.endpoint) {

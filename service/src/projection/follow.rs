@@ -146,7 +146,9 @@ impl Follower {
                 }
                 head = &mut check => {
                     let head = head?;
-                    self.still_the_same(head)?;
+                    // SUBTLE: `last_check` is where the cursor was before the question. Records that came while the answer was on
+                    // its way are newer than the answer.
+                    self.still_the_same(head, last_check)?;
                     let position = self.projected.state.position;
                     if head.position > position && position == last_check {
                         return Err(Failure::Determinate(format!(
@@ -165,8 +167,8 @@ impl Follower {
     /// Is this the log that was followed so far?
     async fn recognise(&self) -> Result<Head, Failure> {
         let head = self.log.head().await?;
-        self.still_the_same(head)?;
         let position = self.projected.state.position;
+        self.still_the_same(head, position)?;
         if position > Position::START {
             let there = self.log.at(position).await?;
             let same = there.is_some_and(|entry| {
@@ -179,8 +181,8 @@ impl Follower {
         Ok(head)
     }
 
-    fn still_the_same(&self, head: Head) -> Result<(), Failure> {
-        let position = self.projected.state.position;
+    /// `position`: where the cursor was when the head was asked for.
+    fn still_the_same(&self, head: Head, position: Position) -> Result<(), Failure> {
         if let Some(known) = self.projected.log_id.filter(|known| *known != head.log_id) {
             return Err(Failure::Foreign(Foreign::OtherIdentity {
                 known,

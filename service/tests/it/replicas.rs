@@ -117,3 +117,58 @@ async fn regression_a_policy_made_on_one_replica_can_be_changed_on_another_at_on
         "{answer}"
     );
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn regression_a_read_with_a_position_holds_it_on_any_replica_or_is_refused() {
+    let (one, other, link) = one_and_a_frozen_one().await;
+    one.set("m", 0.1).await;
+    let (_, all) = one.get("/v1/policies?model=m&min_position=2").await;
+    let id = all["policies"][0]["id"].as_str().unwrap().to_owned();
+    let paths = [
+        "/v1/policies?min_position=2".to_owned(),
+        format!("/v1/policies/{id}?min_position=2"),
+        "/v1/effective?model=m&min_position=2".to_owned(),
+        format!("/v1/policies/{id}/at?position=2"),
+    ];
+    let (first, other) = (&one, &other);
+    let behind = paths.iter().map(|path| async move {
+        let (status, answer) = other.get(path).await;
+        assert_eq!(
+            (status.as_u16(), &answer["code"]),
+            (503, &json!("log_unavailable")),
+            "{path}: {answer}"
+        );
+        assert_eq!(first.get(path).await.0, 200, "{path}");
+    });
+    futures::future::join_all(behind).await;
+    link.set_frozen(false);
+    for path in &paths {
+        let (status, answer) = other.get(path).await;
+        assert_eq!(status, 200, "{path}: {answer}");
+    }
+    for (path, status, code) in [
+        ("/v1/policies?min_position=3", 503, "log_unavailable"),
+        ("/v1/policies?min_position=-1", 400, "bad_query"),
+    ] {
+        let (found, answer) = other.get(path).await;
+        assert_eq!(
+            (found.as_u16(), answer["code"].as_str().unwrap()),
+            (status, code),
+            "{path}: {answer}"
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn regression_what_held_at_a_position_is_not_told_from_before_it() {
+    let (one, other, link) = one_and_a_frozen_one().await;
+    let (_, all) = one.get("/v1/policies?model=first").await;
+    let id = all["policies"][0]["id"].as_str().unwrap().to_owned();
+    one.set("first", 0.7).await;
+    let path = format!("/v1/policies/{id}/at?position=2");
+    let (status, answer) = other.get(&path).await;
+    assert_eq!(status, 503, "{answer}");
+    link.set_frozen(false);
+    let (_, answer) = other.get(&path).await;
+    assert_eq!(answer["revision"], json!(2));
+}

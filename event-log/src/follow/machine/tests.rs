@@ -12,8 +12,12 @@ fn facts(last: u64) -> Facts {
         made: "then".to_owned(),
     }
 }
+/// A look that began before anything was delivered.
 fn looked(last: u64) -> Input {
-    Input::Looked(Ok(facts(last)))
+    looked_at(0, last)
+}
+fn looked_at(cursor: u64, last: u64) -> Input {
+    Input::Looked(Position(cursor), Ok(facts(last)))
 }
 fn away() -> Failure {
     Failure::Determinate("away".to_owned())
@@ -158,7 +162,10 @@ fn another_log_ends_it() {
     };
     let mut machine = open(4, 4);
     assert_eq!(
-        machine.step(Input::Looked(Err(Failure::Foreign(gone.clone()))), NOW),
+        machine.step(
+            Input::Looked(Position(4), Err(Failure::Foreign(gone.clone()))),
+            NOW
+        ),
         Output::End(EndedBy::Foreign(gone))
     );
     let behind = EndedBy::Foreign(Foreign::Behind {
@@ -183,7 +190,10 @@ fn a_stream_with_another_birthday_is_read_anew_from_the_own_cursor() {
     let mut machine = open(4, 4);
     let mut other = facts(9);
     other.made = "later".to_owned();
-    assert_eq!(machine.step(Input::Looked(Ok(other)), NOW), reopen(4, 100));
+    assert_eq!(
+        machine.step(Input::Looked(Position(4), Ok(other)), NOW),
+        reopen(4, 100)
+    );
 }
 
 #[test]
@@ -208,7 +218,7 @@ fn a_broker_that_is_away_is_tried_again_until_the_limit() {
 fn a_failed_look_alone_disturbs_no_deliveries() {
     let mut machine = open(0, 9);
     assert_eq!(
-        machine.step(Input::Looked(Err(away())), NOW),
+        machine.step(Input::Looked(Position(4), Err(away())), NOW),
         Output::Nothing
     );
     assert_eq!(machine.step(record(1, 1), NOW), Output::Deliver(entry(1)));
@@ -256,4 +266,21 @@ fn a_quiet_feed_that_is_cut_now_and_then_never_ends_it() {
         };
         machine.step(Input::Opened(Ok(opened)), NOW);
     }
+}
+
+#[test]
+fn regression_a_record_that_overtakes_a_look_is_no_sign_of_another_log() {
+    let mut machine = open(4, 9);
+    // Asked at 4, answered with 5; 6 came first.
+    machine.step(record(1, 5), NOW);
+    machine.step(record(2, 6), NOW);
+    assert_eq!(machine.step(looked_at(4, 5), NOW), Output::Nothing);
+    let behind = Foreign::Behind {
+        known: Position(6),
+        actual: Position(5),
+    };
+    assert_eq!(
+        machine.step(looked_at(6, 5), NOW),
+        Output::End(EndedBy::Foreign(behind))
+    );
 }

@@ -1,0 +1,166 @@
+//! All machines lose power at once: what was never synced to disk is gone.
+//!
+//! Each server has a file system of its own on a loop device. What the device's file holds at the moment of the cut is what
+//! the disk has; pages that the file system still kept in memory are not in it. After SIGKILL to all servers that file is
+//! copied, the file system is mounted from the copy, and the servers start on it. (The disk itself is taken to keep all it was
+//! given, synced or not: gentler than some disks, never harsher.)
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use event_log::testing::TemporaryFolder;
+
+use super::Settings;
+use super::cases::{begin, kill_all, number, start_all};
+use super::ledger;
+use super::stage::{PATIENCE, Setup, Stage};
+use crate::wait::wait_until;
+
+/// Rounds of each setting.
+const ROUNDS: u32 = 3;
+
+/// A file system whose disk can be looked at.
+struct Disk {
+    image: PathBuf,
+    at: PathBuf,
+}
+
+impl Disk {
+    fn make(folder: &Path, number: usize) -> Option<Disk> {
+        let disk = Disk {
+            image: folder.join(format!("disk{number}")),
+            at: folder.join(format!("node{number}")),
+        };
+        std::fs::create_dir_all(&disk.at).ok()?;
+        let file = std::fs::File::create(&disk.image).ok()?;
+        file.set_len(512 * 1024 * 1024).ok()?;
+        let made = quiet(
+            Command::new("mkfs.ext4")
+                .args(["-q", "-F"])
+                .arg(&disk.image),
+        );
+        (made && disk.mount()).then_some(disk)
+    }
+
+    /// `commit=300`: the journal is not written every 5 s, so that what a run shows does not hang on when it ended.
+    fn mount(&self) -> bool {
+        quiet(
+            Command::new("mount")
+                .args(["-o", "loop,commit=300"])
+                .arg(&self.image)
+                .arg(&self.at),
+        )
+    }
+
+    fn unmount(&self) -> bool {
+        quiet(Command::new("umount").arg(&self.at))
+    }
+
+    fn aside(&self) -> PathBuf {
+        self.image.with_extension("cut")
+    }
+
+    /// What the disk holds right now.
+    fn freeze(&self) {
+        let mut copy = Command::new("cp");
+        copy.arg("--sparse=always")
+            .arg(&self.image)
+            .arg(self.aside());
+        assert!(quiet(&mut copy), "{copy:?}");
+    }
+
+    /// Comes back with that.
+    fn thaw(&self) {
+        assert!(self.unmount(), "{} is busy", self.at.display());
+        std::fs::rename(self.aside(), &self.image).expect("the copy");
+        assert!(self.mount(), "{} does not mount", self.image.display());
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        // Not mounted, or busy with a server that is just ending: then lazily.
+        if !self.unmount() {
+            let _ = quiet(Command::new("umount").arg("-l").arg(&self.at));
+        }
+    }
+}
+
+fn quiet(command: &mut Command) -> bool {
+    let status = command.stdout(Stdio::null()).stderr(Stdio::null()).status();
+    status.is_ok_and(|status| status.success())
+}
+
+pub(super) async fn cut(settings: Settings, sync_always: bool) {
+    let name = if sync_always {
+        "power-cut-always"
+    } else {
+        "power-cut-default"
+    };
+    for round in 1..=ROUNDS {
+        // Declared before the stage's stores are used: unmounted after the servers were killed.
+        let folder = TemporaryFolder::new().expect("a folder");
+        let disks: Vec<Disk> = (0..3)
+            .map_while(|number| Disk::make(folder.path(), number))
+            .collect();
+        if disks.len() < 3 {
+            println!("      skipped: loop devices and root are needed");
+            return;
+        }
+        let setup = Setup {
+            sync_always,
+            stores: disks.iter().map(|disk| disk.at.clone()).collect(),
+            ..Setup::default()
+        };
+        let settings = Settings {
+            seed: settings.seed + u64::from(round),
+            ..settings.clone()
+        };
+        let (mut stage, load) = begin(&settings, name, &setup).await;
+        load.goes_on(150, PATIENCE).await;
+        kill_all(&mut stage);
+        for disk in &disks {
+            disk.freeze();
+        }
+        for disk in &disks {
+            disk.thaw();
+        }
+        start_all(&mut stage);
+        if sync_always {
+            load.goes_on(40, PATIENCE).await;
+            ledger::settle(&stage, &load, name, false).await;
+            println!("      round {round}: nothing acknowledged was lost");
+        } else {
+            told_of_loss(&stage, round).await;
+        }
+        stage.strike().await;
+        drop(disks);
+    }
+}
+
+/// Either everything is there, or both services refuse what is left.
+async fn told_of_loss(stage: &Stage, round: u32) {
+    for service in 0..2 {
+        let (status, detail) =
+            wait_until("a service knows where it stands", PATIENCE, async || {
+                let ready = stage.service(service).get("/readyz").await?;
+                match ready.json["log"].as_str() {
+                    Some("foreign" | "following") => Ok((
+                        ready.status,
+                        ready.json["detail"].as_str().unwrap_or_default().to_owned(),
+                    )),
+                    _ => Err(ready.text),
+                }
+            })
+            .await;
+        println!("      round {round}: service {service} answers {status} {detail}");
+    }
+    let left = stage.info().await;
+    println!(
+        "      round {round}: {}",
+        left.map_or_else(
+            |why| format!("the stream is gone: {why}"),
+            |info| format!("the stream ends at {}", number(&info["state"]["last_seq"]))
+        )
+    );
+}
