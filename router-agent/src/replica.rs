@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use event_log::{Entry, Failure, Foreign, Head, LogReader, Seen, ambient, bootstrap};
+use event_log::{Entry, Failure, Foreign, Head, LogReader, Seen, ambient, bootstrap, crash};
 use schemas::event::{Event, record_hash};
 use schemas::state::{Reading, State};
 use schemas::status::{LogFollowing, LogState};
@@ -240,8 +240,10 @@ impl Replica {
         let (copy, part) = (self.copy.clone(), part(&self.state, &changed));
         self.unsynced += 1;
         // Kept before it is published: an agent that is killed must not know less afterwards than what it has applied.
+        crash::point("replica.before_keep");
         self.keep(move || copy.advance(&part, cursor, &entry.subject, &changed))
             .await;
+        crash::point("replica.kept");
         if self.state.position >= self.publish_from {
             self.publish(LogState::Following, None);
         }

@@ -70,6 +70,7 @@ impl Store {
             }),
             None => {
                 let aside = set_aside(path, "damaged", now)?;
+                event_log::crash::point("agent.set_aside");
                 tracing::warn!(store = %path.display(), set_aside = ?aside, "the store cannot be used and is made anew");
                 match Store::open_as_is(path, layout)? {
                     Some(store) => Ok(Opened {

@@ -5,6 +5,7 @@
 
 pub mod bad_input;
 pub mod binaries;
+pub mod crash;
 pub mod dynamo;
 pub mod http;
 pub mod process;

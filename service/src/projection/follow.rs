@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use event_log::{Entry, EventLog, Failure, Foreign, Head, Seen, Subscription, ambient};
+use event_log::{Entry, EventLog, Failure, Foreign, Head, Seen, Subscription, ambient, crash};
 use futures::FutureExt as _;
 use schemas::api::LogCondition;
 use schemas::event::record_hash;
@@ -227,6 +227,7 @@ impl Follower {
             writes.extend(folded.writes);
             verdicts.push((entry.position, folded.verdict));
         }
+        crash::point("projection.before_store");
         let written = self
             .projection
             .read(move |store| {
@@ -234,6 +235,7 @@ impl Follower {
                 Ok(())
             })
             .await;
+        crash::point("projection.stored");
         if let Err(why) = written {
             // Nothing is told that the store does not hold.
             self.projected = before;

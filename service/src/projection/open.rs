@@ -11,7 +11,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use event_log::ambient;
+use event_log::{ambient, crash};
 use schemas::LogId;
 
 use super::fold::{Projected, Write, json};
@@ -100,6 +100,7 @@ pub fn open(data_dir: &Path, cache_bytes: u64) -> Result<Opened, OpenError> {
     } else {
         None
     };
+    crash::point("projection.set_aside");
     let (store, mut projected) =
         try_open(&path, cache_bytes, &lock).map_err(|why| OpenError::Store {
             path: path.clone(),
@@ -149,6 +150,7 @@ pub fn remember_log(data_dir: &Path, log_id: LogId) -> io::Result<()> {
     let mut file = File::create(&temporary)?;
     writeln!(file, "{log_id}")?;
     file.sync_all()?;
+    crash::point("projection.log_id");
     fs::rename(&temporary, data_dir.join(LOG_ID_FILE))?;
     File::open(data_dir)?.sync_all()
 }
