@@ -120,7 +120,7 @@ impl Remembered {
             let before: Option<ThresholdMemory> = decode(store.get(&key)?.as_deref());
             let mut batch = sled::Batch::default();
             batch.insert(key, encode(&memory));
-            store.write(batch)?;
+            store.write_through(batch)?;
             if before.is_none_or(|before| before.startup != memory.startup) {
                 store.sync()?;
             }
@@ -136,7 +136,8 @@ impl Remembered {
                 Some(value) => batch.insert(key, value),
                 None => batch.remove(key),
             }
-            store.write(batch)
+            // Through to the system: what is about to be sent must be known after a kill.
+            store.write_through(batch)
         });
         kept.await;
     }
@@ -173,4 +174,70 @@ fn encode(value: &impl Serialize) -> Vec<u8> {
 
 fn decode<T: DeserializeOwned>(bytes: Option<&[u8]>) -> Option<T> {
     serde_json::from_slice(bytes?).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::target::{Thresholds, Values};
+    use schemas::{ParameterName, ParameterValue};
+
+    fn now() -> Timestamp {
+        Timestamp::from_unix_ms(1)
+    }
+
+    fn frontend() -> FrontendId {
+        FrontendId(Name::new("http://127.0.0.1:1").unwrap())
+    }
+
+    fn parameter() -> ParameterName {
+        ParameterName::new("active_decode_blocks_threshold").unwrap()
+    }
+
+    fn startup() -> ThresholdMemory {
+        let mut memory = ThresholdMemory::default();
+        let listed: Thresholds = [(parameter(), Some(ParameterValue::number(0.85)))].into();
+        memory.see(&listed, &Default::default());
+        memory
+    }
+
+    /// The files as they are now: what a process that is killed now leaves behind.
+    fn killed(from: &Path, to: &Path) {
+        fs::create_dir_all(to).unwrap();
+        for child in fs::read_dir(from).unwrap() {
+            let child = child.unwrap();
+            let target = to.join(child.file_name());
+            if child.file_type().unwrap().is_dir() {
+                killed(&child.path(), &target);
+            } else {
+                fs::copy(child.path(), target).unwrap();
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn regression_what_is_about_to_be_sent_survives_a_kill() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("agent").join("memory");
+        let remembered = Remembered::open(&path, now()).unwrap();
+        let model = Name::new("m").unwrap();
+        let mut memory = startup();
+        remembered.keep_thresholds(&frontend(), &model, &memory).await;
+        let values: Values = [(parameter(), ParameterValue::number(0.5))].into();
+        memory.sending(&values);
+        remembered.keep_thresholds(&frontend(), &model, &memory).await;
+        let id = RouterId(uuid::Uuid::from_u128(7));
+        let mut router = RouterMemory::default();
+        let patch = [(parameter(), Some(ParameterValue::number(0.5)))].into();
+        router.sending(schemas::Revision(3), &patch);
+        remembered.keep_router(&frontend(), id, &router).await;
+        let after = folder.path().join("after");
+        killed(&folder.path().join("agent"), &after);
+        let again = Remembered::open(&after.join("memory"), now()).unwrap();
+        let known = again.load(frontend()).await;
+        assert_eq!(known.thresholds[&model].doubt, Some(values));
+        assert_eq!(known.routers[&id], router);
+    }
 }
