@@ -5,7 +5,17 @@ use std::process::ExitCode;
 use router_policy_tests::crash::{KINDS, Options, run};
 
 fn main() -> ExitCode {
-    match options(std::env::args().skip(1)) {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    if let [probe, store, folder] = words.as_slice()
+        && probe == "probe"
+    {
+        return if router_policy_tests::crash::probe(store, folder.as_ref()) {
+            ExitCode::SUCCESS
+        } else {
+            ExitCode::from(2)
+        };
+    }
+    match options(words.into_iter()) {
         Ok(options) => {
             if run(&options) {
                 ExitCode::SUCCESS

@@ -9,7 +9,7 @@ use event_log::{Entry, LogReader, Seen};
 use schemas::state::{Reading, State, Verdict};
 use schemas::{CommandId, LogId, Position, Timestamp};
 use service::projection::fold::{Projected, Write, digest, project};
-use service::projection::{keys, store::Cursor};
+use service::projection::keys;
 
 /// Everything that a log says.
 #[derive(Debug, Default)]
@@ -114,7 +114,8 @@ impl History {
     }
 
     /// What a service must know, and what its store must hold, pair for pair.
-    fn projection_at(&self, position: Position) -> (Projected, BTreeMap<Vec<u8>, Vec<u8>>) {
+    #[must_use]
+    pub fn projection_at(&self, position: Position) -> (Projected, BTreeMap<Vec<u8>, Vec<u8>>) {
         let mut projected = Projected {
             log_id: self.log_id,
             ..Projected::default()
@@ -199,18 +200,8 @@ fn same_pairs(
     position: Position,
     wanted: &BTreeMap<Vec<u8>, Vec<u8>>,
 ) -> Result<(), String> {
-    let read = AssertUnwindSafe(|| -> Result<BTreeMap<Vec<u8>, Vec<u8>>, String> {
-        let db = open_raw(path)?;
-        let all = db.iter().map(|pair| {
-            let (key, value) = pair.map_err(|why| format!("reading it all: {why}"))?;
-            Ok((key.to_vec(), value.to_vec()))
-        });
-        all.collect()
-    });
+    let read = AssertUnwindSafe(|| pairs_of(path));
     let mut pairs = catch_unwind(read).map_err(|_| "reading it all panicked".to_owned())??;
-    for meta in [keys::LAYOUT, keys::VOCABULARY, keys::LOG_ID] {
-        pairs.remove(meta);
-    }
     let name = |key: &[u8]| String::from_utf8_lossy(key).into_owned();
     for (key, value) in wanted {
         match pairs.remove(key) {
@@ -236,6 +227,23 @@ fn same_pairs(
     }
 }
 
+/// Every pair of a service's store but those that say what the store is.
+///
+/// # Errors
+/// What sled said.
+pub fn pairs_of(path: &Path) -> Result<BTreeMap<Vec<u8>, Vec<u8>>, String> {
+    let db = open_raw(path)?;
+    let all = db.iter().map(|pair| {
+        let (key, value) = pair.map_err(|why| format!("reading it all: {why}"))?;
+        Ok((key.to_vec(), value.to_vec()))
+    });
+    let mut pairs: BTreeMap<Vec<u8>, Vec<u8>> = all.collect::<Result<_, String>>()?;
+    for meta in [keys::LAYOUT, keys::VOCABULARY, keys::LOG_ID] {
+        pairs.remove(meta);
+    }
+    Ok(pairs)
+}
+
 /// sled lets go of a store's files a moment after its owner does.
 fn open_raw(path: &Path) -> Result<sled::Db, String> {
     let mut why = String::new();
@@ -248,14 +256,6 @@ fn open_raw(path: &Path) -> Result<sled::Db, String> {
         std::thread::sleep(std::time::Duration::from_millis(5));
     }
     Err(format!("opening it again: {why}"))
-}
-
-/// The cursor of a service's store, for those who only want to know how far it is.
-#[must_use]
-pub fn cursor(path: &Path) -> Option<Cursor> {
-    let db = open_raw(path).ok()?;
-    let value = db.get(keys::CURSOR).ok()??;
-    serde_json::from_slice(&value).ok()
 }
 
 /// Opens the copy of an agent that is not running, as the agent would, and compares it with the log.

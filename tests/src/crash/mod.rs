@@ -5,6 +5,8 @@
 //! Never does: touch a process that it did not start.
 
 pub mod agent;
+pub mod disk_full;
+pub mod files;
 pub mod history;
 pub mod ledger;
 pub mod program;
@@ -26,14 +28,20 @@ pub enum Kind {
     Embedded,
     /// An agent beside a frontend.
     Agent,
+    /// Damaged files of every store.
+    Files,
+    /// Full disks.
+    DiskFull,
 }
 
 /// Every kind, in the order in which they run.
-pub const KINDS: [(&str, Kind); 4] = [
+pub const KINDS: [(&str, Kind); 6] = [
     ("service", Kind::Service),
     ("embedded", Kind::Embedded),
     ("broker", Kind::Broker),
     ("agent", Kind::Agent),
+    ("files", Kind::Files),
+    ("disk-full", Kind::DiskFull),
 ];
 
 /// How much, and of what.
@@ -45,6 +53,19 @@ pub struct Options {
     pub seed: u64,
     /// Only these; empty = all.
     pub only: Vec<Kind>,
+}
+
+/// A process that only looks at one damaged store: see [`files`].
+///
+/// # Panics
+/// When there is no runtime to be had.
+#[must_use]
+pub fn probe(store: &str, folder: &std::path::Path) -> bool {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime");
+    runtime.block_on(files::probe(store, folder))
 }
 
 /// Runs, prints, and says whether nothing was violated.
@@ -70,6 +91,8 @@ pub fn run(options: &Options) -> bool {
                 Kind::Service => services::run(Victim::Service, options.rounds, options.seed).await,
                 Kind::Broker => services::run(Victim::Broker, options.rounds, options.seed).await,
                 Kind::Agent => agent::run(options.rounds, options.seed).await,
+                Kind::Files => files::run(options.rounds, options.seed).await,
+                Kind::DiskFull => disk_full::run(options.seed).await,
                 Kind::Embedded => {
                     services::run(Victim::Embedded, options.rounds, options.seed).await
                 }
