@@ -224,10 +224,14 @@ mod tests {
         let remembered = Remembered::open(&path, now()).unwrap();
         let model = Name::new("m").unwrap();
         let mut memory = startup();
-        remembered.keep_thresholds(&frontend(), &model, &memory).await;
+        remembered
+            .keep_thresholds(&frontend(), &model, &memory)
+            .await;
         let values: Values = [(parameter(), ParameterValue::number(0.5))].into();
         memory.sending(&values);
-        remembered.keep_thresholds(&frontend(), &model, &memory).await;
+        remembered
+            .keep_thresholds(&frontend(), &model, &memory)
+            .await;
         let id = RouterId(uuid::Uuid::from_u128(7));
         let mut router = RouterMemory::default();
         let patch = [(parameter(), Some(ParameterValue::number(0.5)))].into();

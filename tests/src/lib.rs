@@ -9,6 +9,8 @@ pub mod crash;
 pub mod dynamo;
 pub mod http;
 pub mod process;
+pub mod proxy;
 pub mod scenarios;
+pub mod soak;
 pub mod stage;
 pub mod wait;

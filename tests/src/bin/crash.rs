@@ -37,7 +37,9 @@ fn options(mut words: impl Iterator<Item = String>) -> Result<Options, String> {
         only: Vec::new(),
     };
     while let Some(word) = words.next() {
-        let value = words.next().ok_or_else(|| format!("{word} needs a value"))?;
+        let value = words
+            .next()
+            .ok_or_else(|| format!("{word} needs a value"))?;
         let number = || {
             value
                 .parse()
@@ -49,7 +51,8 @@ fn options(mut words: impl Iterator<Item = String>) -> Result<Options, String> {
             "--only" => {
                 let known = KINDS.iter().find(|(name, _)| *name == value);
                 let names = KINDS.map(|(name, _)| name).join(", ");
-                let (_, kind) = known.ok_or_else(|| format!("no kind {value:?}; there are {names}"))?;
+                let (_, kind) =
+                    known.ok_or_else(|| format!("no kind {value:?}; there are {names}"))?;
                 options.only.push(*kind);
             }
             _ => return Err(format!("unknown: {word}")),

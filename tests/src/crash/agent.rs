@@ -130,6 +130,16 @@ impl Startup {
     }
 }
 
+/// What a frontend must list: parameters over its startup values, and those thresholds that a policy names.
+#[must_use]
+pub fn wanted_of(startup: &Values, history: &History) -> (Values, Values) {
+    let startup = Startup {
+        parameters: startup.clone(),
+        thresholds: Values::new(),
+    };
+    startup.with(history, None)
+}
+
 fn place() -> Result<(RouterKey, Name), String> {
     let model = Name::new(MODEL).map_err(|why| why.to_string())?;
     let router = RouterKey {
@@ -182,18 +192,22 @@ pub async fn converged(
     group: Option<&Name>,
 ) -> Result<(), String> {
     let (parameters, thresholds) = startup.with(history, group);
-    reached("the frontend has the effective policy", PATIENCE, async || {
-        let has = listed(frontend).await?;
-        if has != parameters {
-            return Err(format!("{has:?}, not {parameters:?}"));
-        }
-        let has = listed_thresholds(frontend).await?;
-        if has == thresholds {
-            Ok(())
-        } else {
-            Err(format!("{has:?}, not {thresholds:?}"))
-        }
-    })
+    reached(
+        "the frontend has the effective policy",
+        PATIENCE,
+        async || {
+            let has = listed(frontend).await?;
+            if has != parameters {
+                return Err(format!("{has:?}, not {parameters:?}"));
+            }
+            let has = listed_thresholds(frontend).await?;
+            if has == thresholds {
+                Ok(())
+            } else {
+                Err(format!("{has:?}, not {thresholds:?}"))
+            }
+        },
+    )
     .await
 }
 
@@ -208,9 +222,17 @@ pub fn places() -> Vec<Place> {
     };
     vec![
         of("worker_selection", json!({}), "router_temperature"),
-        of("worker_selection", json!({"model": MODEL}), "router_temperature"),
+        of(
+            "worker_selection",
+            json!({"model": MODEL}),
+            "router_temperature",
+        ),
         of("worker_selection", exact, "decode_active_request_weight"),
-        of("busy_threshold", json!({}), "active_decode_blocks_threshold"),
+        of(
+            "busy_threshold",
+            json!({}),
+            "active_decode_blocks_threshold",
+        ),
         of(
             "busy_threshold",
             json!({"model": MODEL}),
@@ -253,7 +275,11 @@ async fn on_stage(
     watchers.start("rising", rising(service.http.clone(), watchers.stopping()));
     watchers.start(
         "watch",
-        watch(frontend.http.clone(), Arc::clone(&fell), watchers.stopping()),
+        watch(
+            frontend.http.clone(),
+            Arc::clone(&fell),
+            watchers.stopping(),
+        ),
     );
     let mut stage = Stage {
         folder: folder.to_owned(),
@@ -344,26 +370,30 @@ impl Stage {
         let url = self.nats.url();
         // The rising parameter goes on; the log and the frontend are looked at together until they agree.
         let mut last = None;
-        reached("the frontend has the effective policy", PATIENCE, async || {
-            if !agent.is_running() {
-                // At its crash point, which came late.
-                return Ok(());
-            }
-            let history = History::read_url(&url).await?;
-            let (mut parameters, thresholds) = startup.with(&history, None);
-            let mut has = listed(frontend).await?;
-            last = Some(history);
-            parameters.remove(RISING);
-            has.remove(RISING);
-            let has_thresholds = listed_thresholds(frontend).await?;
-            if has == parameters && has_thresholds == thresholds {
-                Ok(())
-            } else {
-                Err(format!(
-                    "{has:?} {has_thresholds:?}, not {parameters:?} {thresholds:?}"
-                ))
-            }
-        })
+        reached(
+            "the frontend has the effective policy",
+            PATIENCE,
+            async || {
+                if !agent.is_running() {
+                    // At its crash point, which came late.
+                    return Ok(());
+                }
+                let history = History::read_url(&url).await?;
+                let (mut parameters, thresholds) = startup.with(&history, None);
+                let mut has = listed(frontend).await?;
+                last = Some(history);
+                parameters.remove(RISING);
+                has.remove(RISING);
+                let has_thresholds = listed_thresholds(frontend).await?;
+                if has == parameters && has_thresholds == thresholds {
+                    Ok(())
+                } else {
+                    Err(format!(
+                        "{has:?} {has_thresholds:?}, not {parameters:?} {thresholds:?}"
+                    ))
+                }
+            },
+        )
         .await?;
         self.no_drift().await?;
         let history = match last {
@@ -372,7 +402,9 @@ impl Stage {
         };
         let mut found = check(&page, &history, false);
         // The rising parameter's changes are nobody's in the ledger.
-        found.words.retain(|words| !words.contains("never asked for"));
+        found
+            .words
+            .retain(|words| !words.contains("never asked for"));
         report.violated(found);
         match compare_copy(copied, &history) {
             Ok(Found::Same(_)) => report.compared += 1,
@@ -432,7 +464,8 @@ impl Stage {
 
     /// Everything is reset: the frontend is what it was before the agent met it.
     async fn last_look(&mut self, service: &Http, report: &mut Report) -> Result<(), String> {
-        if !self.agent.is_running() {
+        if self.armed.take().is_some() || !self.agent.is_running() {
+            self.agent.kill();
             self.agent.up(None).await?;
         }
         reached("every policy is reset", PATIENCE, async || {
@@ -471,7 +504,9 @@ async fn rising(service: Http, stop: tokio_util::sync::CancellationToken) {
         let headers = [("content-type", "application/json")];
         let sent = Some(body.to_string().into_bytes());
         // One that fails is followed by a higher one.
-        let _ = service.send(Method::POST, "/v1/changes", &headers, sent).await;
+        let _ = service
+            .send(Method::POST, "/v1/changes", &headers, sent)
+            .await;
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }

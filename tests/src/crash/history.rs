@@ -248,7 +248,11 @@ pub fn pairs_of(path: &Path) -> Result<BTreeMap<Vec<u8>, Vec<u8>>, String> {
 fn open_raw(path: &Path) -> Result<sled::Db, String> {
     let mut why = String::new();
     for _ in 0..200 {
-        match sled::Config::new().path(path).cache_capacity(8 << 20).open() {
+        match sled::Config::new()
+            .path(path)
+            .cache_capacity(8 << 20)
+            .open()
+        {
             Ok(db) => return Ok(db),
             Err(error) => why = error.to_string(),
         }

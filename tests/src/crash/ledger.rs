@@ -150,7 +150,12 @@ impl Pages {
             (Told::Open, Told::Acknowledged { .. }) => self.counts.acknowledged += 1,
             (Told::Open, Told::Refused(_)) => self.counts.refused += 1,
             // Told twice (the same request to two replicas): it must be the same.
-            (Told::Acknowledged { position, .. }, Told::Acknowledged { position: again, .. }) => {
+            (
+                Told::Acknowledged { position, .. },
+                Told::Acknowledged {
+                    position: again, ..
+                },
+            ) => {
                 return position == again;
             }
             (Told::Refused(_), Told::Refused(_)) => return true,
@@ -257,12 +262,7 @@ mod tests {
     }
 
     fn count(found: &Violations) -> [u64; 4] {
-        [
-            found.lost,
-            found.resurrected,
-            found.duplicated,
-            found.other,
-        ]
+        [found.lost, found.resurrected, found.duplicated, found.other]
     }
 
     #[test]

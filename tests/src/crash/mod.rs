@@ -79,7 +79,10 @@ pub fn run(options: &Options) -> bool {
         .enable_all()
         .build()
         .expect("a runtime");
-    println!("crash: {} rounds each, seed {}", options.rounds, options.seed);
+    println!(
+        "crash: {} rounds each, seed {}",
+        options.rounds, options.seed
+    );
     let mut reports = Vec::new();
     for (name, kind) in KINDS {
         if !options.only.is_empty() && !options.only.contains(&kind) {
@@ -91,7 +94,7 @@ pub fn run(options: &Options) -> bool {
                 Kind::Service => services::run(Victim::Service, options.rounds, options.seed).await,
                 Kind::Broker => services::run(Victim::Broker, options.rounds, options.seed).await,
                 Kind::Agent => agent::run(options.rounds, options.seed).await,
-                Kind::Files => files::run(options.rounds, options.seed).await,
+                Kind::Files => files::run(options.rounds * 3, options.seed).await,
                 Kind::DiskFull => disk_full::run(options.seed).await,
                 Kind::Embedded => {
                     services::run(Victim::Embedded, options.rounds, options.seed).await
@@ -99,7 +102,10 @@ pub fn run(options: &Options) -> bool {
             }
         });
         report.print();
-        println!("          {name} took {:.0} s", begun.elapsed().as_secs_f64());
+        println!(
+            "          {name} took {:.0} s",
+            begun.elapsed().as_secs_f64()
+        );
         reports.push(report);
     }
     println!();

@@ -55,12 +55,18 @@ impl Program {
     /// A service on this log.
     #[must_use]
     pub fn service(name: &str, stage: &Path, log: &str) -> Program {
-        Program::new(name, stage, "router-policy", "/readyz", |address, folder| {
-            let words = ["serve", "--listen", address, "--log", log, "--data"];
-            let mut words = words.map(OsString::from).to_vec();
-            words.push(folder.into());
-            words
-        })
+        Program::new(
+            name,
+            stage,
+            "router-policy",
+            "/readyz",
+            |address, folder| {
+                let words = ["serve", "--listen", address, "--log", log, "--data"];
+                let mut words = words.map(OsString::from).to_vec();
+                words.push(folder.into());
+                words
+            },
+        )
     }
 
     /// An agent for these frontends, which is asked for its health.
@@ -69,7 +75,9 @@ impl Program {
         Program::new(name, stage, "router-agent", "/readyz", |address, folder| {
             let words = ["run", "--log", log, "--health", address];
             let mut words = words.map(OsString::from).to_vec();
-            words.extend(["--poll-interval", "100ms", "--report-interval", "1s"].map(OsString::from));
+            words.extend(
+                ["--poll-interval", "100ms", "--report-interval", "1s"].map(OsString::from),
+            );
             for frontend in frontends {
                 words.extend(["--frontend", frontend].map(OsString::from));
             }
@@ -82,9 +90,17 @@ impl Program {
     #[must_use]
     pub fn frontend(name: &str, stage: &Path, model: &str) -> Program {
         Program::new(name, stage, "router-agent", "/health", |address, _| {
-            ["frontend", "--listen", address, "--model", model, "--workers", "2"]
-                .map(OsString::from)
-                .to_vec()
+            [
+                "frontend",
+                "--listen",
+                address,
+                "--model",
+                model,
+                "--workers",
+                "2",
+            ]
+            .map(OsString::from)
+            .to_vec()
         })
     }
 
@@ -92,6 +108,11 @@ impl Program {
     #[must_use]
     pub fn url(&self) -> String {
         self.http.base().to_owned()
+    }
+
+    /// One more argument.
+    pub fn argument(&mut self, word: &str) {
+        self.arguments.push(word.into());
     }
 
     /// Starts it, without waiting for anything; armed with a crash point it ends there by itself.

@@ -207,7 +207,10 @@ impl Stage {
             let by_itself = died && !self.services[*n].is_running();
             let point = self.armed[*n].clone().filter(|_| by_itself);
             if by_itself && point.is_none() {
-                return Err(format!("service{n} died: {}", self.services[*n].last_words()));
+                return Err(format!(
+                    "service{n} died: {}",
+                    self.services[*n].last_words()
+                ));
             }
             self.services[*n].kill();
             report.killed(point.as_deref());
@@ -308,12 +311,14 @@ impl Stage {
         let begun = std::time::Instant::now();
         nats.restart().map_err(|why| why.to_string())?;
         let ledger = Arc::clone(&self.ledger);
-        reached("a change is acknowledged again", PATIENCE, async || {
-            match ledger.counts().acknowledged {
+        reached(
+            "a change is acknowledged again",
+            PATIENCE,
+            async || match ledger.counts().acknowledged {
                 now if now > before => Ok(()),
                 now => Err(format!("{now}")),
-            }
-        })
+            },
+        )
         .await?;
         report.restarts.push(begun.elapsed());
         writers.course(Course::Settle);

@@ -51,7 +51,8 @@ impl Place {
             "busy_threshold" => (0.001, 1_000),
             _ => (0.001, 100_000),
         };
-        let mut change = json!({"kind": self.kind, "scope": self.scope, "expected_revision": revision});
+        let mut change =
+            json!({"kind": self.kind, "scope": self.scope, "expected_revision": revision});
         match dice.u32(..20) {
             0 => change["reset"] = json!(true),
             1 => change["parameters"] = json!({ self.parameter: null }),
@@ -268,7 +269,10 @@ impl Client {
                     send(&self.services[other], &key, body),
                 )
                 .await;
-                let settled = [self.note(id, said(one), true), self.note(id, said(two), true)];
+                let settled = [
+                    self.note(id, said(one), true),
+                    self.note(id, said(two), true),
+                ];
                 if settled.contains(&true) {
                     return;
                 }
@@ -333,5 +337,6 @@ async fn send(http: &Http, key: &str, body: &Value) -> Result<Answer, String> {
         ("idempotency-key", key),
     ];
     let sent = body.to_string().into_bytes();
-    http.send(Method::POST, "/v1/changes", &headers, Some(sent)).await
+    http.send(Method::POST, "/v1/changes", &headers, Some(sent))
+        .await
 }

@@ -58,7 +58,9 @@ pub fn apply(
 ) -> io::Result<String> {
     let mut files = Vec::new();
     below(folder, &mut files)?;
-    files.retain(|(path, length)| *length > 0 && path.file_name().is_some_and(|name| name != "lock"));
+    files.retain(|(path, length)| {
+        *length > 0 && path.file_name().is_some_and(|name| name != "lock")
+    });
     files.sort();
     let total: u64 = files.iter().map(|(_, length)| length).sum();
     let mut at = dice.u64(..total.max(1));

@@ -153,7 +153,11 @@ pub async fn run(rounds: u64, seed: u64) -> Report {
 }
 
 /// What may be said of a damaged store.
-fn judge(store: Store, wanted: &Wanted, said: &Result<Verdict, String>) -> Result<&'static str, String> {
+fn judge(
+    store: Store,
+    wanted: &Wanted,
+    said: &Result<Verdict, String>,
+) -> Result<&'static str, String> {
     let verdict = said.as_ref().map_err(Clone::clone)?;
     match (store, verdict) {
         (Store::Log, Verdict::SetAside(why)) => Err(format!("the log was set aside: {why}")),
@@ -178,9 +182,10 @@ fn judge(store: Store, wanted: &Wanted, said: &Result<Verdict, String>) -> Resul
             }
             match (store, all) {
                 (Store::Log, Err(why)) => Err(format!("opened, then: {why}")),
-                (Store::Log, Ok(_)) if *position < wanted.end => {
-                    Err(format!("lost: it ends at {position}, not at {}", wanted.end))
-                }
+                (Store::Log, Ok(_)) if *position < wanted.end => Err(format!(
+                    "lost: it ends at {position}, not at {}",
+                    wanted.end
+                )),
                 (Store::Projection, Err(why)) => Err(format!("opened, then: {why}")),
                 (Store::Projection, Ok(all)) if all != all_then => {
                     Err(format!("silently wrong at {position}, beside the state"))
@@ -204,7 +209,9 @@ fn ask(store: Store, folder: &Path) -> Result<Verdict, String> {
     let out = folder.with_extension("out");
     let mut child = Command::new("sh")
         .arg("-c")
-        .arg(format!("ulimit -v {PROBE_KIB}; exec \"$0\" probe \"$1\" \"$2\""))
+        .arg(format!(
+            "ulimit -v {PROBE_KIB}; exec \"$0\" probe \"$1\" \"$2\""
+        ))
         .arg(me)
         .arg(store.name())
         .arg(folder)
@@ -246,12 +253,14 @@ async fn make(folder: &Path, seed: u64) -> Result<Templates, String> {
     let urls = [service.url()];
     let writers = Writers::start(4, &urls, &places, &ledger, seed, Duration::ZERO);
     let enough = async |count: u64| {
-        reached("enough changes", Duration::from_secs(60), async || {
-            match ledger.counts().acknowledged {
+        reached(
+            "enough changes",
+            Duration::from_secs(60),
+            async || match ledger.counts().acknowledged {
                 now if now >= count => Ok(()),
                 now => Err(now.to_string()),
-            }
-        })
+            },
+        )
         .await
     };
     let io = |why: std::io::Error| why.to_string();
@@ -292,7 +301,8 @@ async fn make(folder: &Path, seed: u64) -> Result<Templates, String> {
 }
 
 fn wanted(history: &History, at: impl Fn(&History, Position) -> (u64, u64)) -> Wanted {
-    let positions = std::iter::once(Position::START).chain(history.entries.iter().map(|e| e.position));
+    let positions =
+        std::iter::once(Position::START).chain(history.entries.iter().map(|e| e.position));
     Wanted {
         states: positions.map(|p| (p.0, at(history, p))).collect(),
         end: history.state.position.0,

@@ -202,7 +202,8 @@ async fn append(dir: &Path, end: Position) -> Result<u64, String> {
         }
     }
     drop(log);
-    let log = EmbeddedLog::open(dir, None).map_err(|why| format!("opening after appends: {why}"))?;
+    let log =
+        EmbeddedLog::open(dir, None).map_err(|why| format!("opening after appends: {why}"))?;
     let mut at = Position::START;
     for _ in 0..3 {
         match log.next_on(&subject, at).await {
