@@ -7,6 +7,7 @@
 pub mod agent;
 pub mod disk_full;
 pub mod files;
+pub mod frontend;
 pub mod history;
 pub mod ledger;
 pub mod program;

@@ -79,7 +79,7 @@ pub struct Writers {
 /// How long one request may take. Short: a service that was killed does not answer, and the client should ask the other.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// A client that waits for the fate of one operation longer than this says so.
-const FATE_MAX: Duration = Duration::from_secs(60);
+const FATE_MAX: Duration = Duration::from_secs(120);
 
 impl Writers {
     /// `count` clients that send to any of the services.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use event_log::testing::{NATS_NEWEST, NatsCluster, NatsServer, ServerOptions};
 
-use crate::crash::agent::MODEL;
+use crate::crash::frontend::MODEL;
 use crate::crash::program::Program;
 use crate::proxy::{Link, Proxy};
 

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 
 use crate::binaries::target;
-use crate::crash::agent::{MODEL, Values, listed, listed_thresholds, places, wanted_of};
+use crate::crash::frontend::{MODEL, Values, listed, listed_thresholds, places, wanted_of};
 use crate::crash::history::{Found, History, compare_copy, compare_projection};
 use crate::crash::ledger::{Ledger, check};
 use crate::crash::report::Report;

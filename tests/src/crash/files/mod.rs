@@ -6,7 +6,7 @@
 mod damage;
 mod probe;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -66,11 +66,37 @@ impl Store {
     }
 }
 
-/// What a whole store holds at each position.
-#[derive(Debug, Default)]
+/// Hashes of a store's state, and of all that can be read from it.
+type Hashes = (u64, u64);
+
+/// What a whole store holds at each position, worked out when it is asked for.
 struct Wanted {
-    states: BTreeMap<u64, (u64, u64)>,
+    positions: BTreeSet<u64>,
     end: u64,
+    known: BTreeMap<u64, Hashes>,
+    at: Box<dyn Fn(Position) -> Hashes>,
+}
+
+impl Wanted {
+    fn new(history: &Arc<History>, at: impl Fn(&History, Position) -> Hashes + 'static) -> Wanted {
+        let positions = history.entries.iter().map(|entry| entry.position.0);
+        let own = Arc::clone(history);
+        Wanted {
+            positions: std::iter::once(0).chain(positions).collect(),
+            end: history.state.position.0,
+            known: BTreeMap::new(),
+            at: Box::new(move |position| at(&own, position)),
+        }
+    }
+
+    fn get(&mut self, position: u64) -> Option<Hashes> {
+        if !self.positions.contains(&position) {
+            return None;
+        }
+        let at = &self.at;
+        let known = self.known.entry(position);
+        Some(*known.or_insert_with(|| at(Position(position))))
+    }
 }
 
 /// The entry point of a probe's process: prints one line.
@@ -92,7 +118,7 @@ pub async fn run(rounds: u64, seed: u64) -> Report {
     let folder = target().join("crash").join("files");
     // It may not exist yet.
     let _ = std::fs::remove_dir_all(&folder);
-    let templates = match make(&folder, seed).await {
+    let mut templates = match make(&folder, seed).await {
         Ok(templates) => templates,
         Err(words) => {
             report.violation(words);
@@ -103,7 +129,9 @@ pub async fn run(rounds: u64, seed: u64) -> Report {
     let mut dice = fastrand::Rng::with_seed(seed);
     for round in 0..rounds {
         for store in STORES {
-            let (template, older, wanted) = &templates[&store];
+            let Some((template, older, wanted)) = templates.get_mut(&store) else {
+                continue;
+            };
             let scratch = folder.join("scratch");
             let _ = std::fs::remove_dir_all(&scratch);
             let way = damage::draw(&mut dice);
@@ -155,7 +183,7 @@ pub async fn run(rounds: u64, seed: u64) -> Report {
 /// What may be said of a damaged store.
 fn judge(
     store: Store,
-    wanted: &Wanted,
+    wanted: &mut Wanted,
     said: &Result<Verdict, String>,
 ) -> Result<&'static str, String> {
     let verdict = said.as_ref().map_err(Clone::clone)?;
@@ -174,10 +202,10 @@ fn judge(
                 all,
             },
         ) => {
-            let Some((state_then, all_then)) = wanted.states.get(position) else {
+            let Some((state_then, all_then)) = wanted.get(*position) else {
                 return Err(format!("it is at {position}, where the log has nothing"));
             };
-            if state != state_then {
+            if *state != state_then {
                 return Err(format!("silently wrong at {position} of {}", wanted.end));
             }
             match (store, all) {
@@ -187,7 +215,7 @@ fn judge(
                     wanted.end
                 )),
                 (Store::Projection, Err(why)) => Err(format!("opened, then: {why}")),
-                (Store::Projection, Ok(all)) if all != all_then => {
+                (Store::Projection, Ok(all)) if *all != all_then => {
                     Err(format!("silently wrong at {position}, beside the state"))
                 }
                 (Store::Log | Store::Projection | Store::Copy | Store::Memory, Ok(_))
@@ -264,12 +292,12 @@ async fn make(folder: &Path, seed: u64) -> Result<Templates, String> {
         .await
     };
     let io = |why: std::io::Error| why.to_string();
-    enough(60).await?;
+    enough(150).await?;
     service.kill();
     let older = folder.join("older");
     copy(&service.folder, &older).map_err(io)?;
     service.up(None).await?;
-    enough(160).await?;
+    enough(450).await?;
     let ended = writers.end().await;
     service.stop().await;
     if !ended {
@@ -281,44 +309,37 @@ async fn make(folder: &Path, seed: u64) -> Result<Templates, String> {
     let (agent, agent_older) = (folder.join("agent"), folder.join("agent-older"));
     let memory = fill_agent(&agent, &agent_older, &history).await?;
     let mut templates = Templates::new();
-    let log = wanted(&history, |history, position| {
+    let history = Arc::new(history);
+    let log = Wanted::new(&history, |history, position| {
         let all = entries_hash(history, position);
         (all, all)
     });
     templates.insert(Store::Log, (whole.join("log"), older.join("log"), log));
-    templates.insert(Store::Projection, (whole, older, projections(&history)));
-    let copies = wanted(&history, |history, position| {
+    let projections = Wanted::new(&history, projection_hashes);
+    templates.insert(Store::Projection, (whole, older, projections));
+    let copies = Wanted::new(&history, |history, position| {
         (state_hash(&history.state_at(position)), 0)
     });
     let place = (agent.clone(), agent_older.clone());
     templates.insert(Store::Copy, (place.0, place.1, copies));
     let memories = Wanted {
-        states: [(1, (memory, 0))].into(),
+        positions: [1].into(),
         end: 1,
+        known: [(1, (memory, 0))].into(),
+        at: Box::new(|_| (0, 0)),
     };
     templates.insert(Store::Memory, (agent, agent_older, memories));
     Ok(templates)
 }
 
-fn wanted(history: &History, at: impl Fn(&History, Position) -> (u64, u64)) -> Wanted {
-    let positions =
-        std::iter::once(Position::START).chain(history.entries.iter().map(|e| e.position));
-    Wanted {
-        states: positions.map(|p| (p.0, at(history, p))).collect(),
-        end: history.state.position.0,
-    }
-}
-
-fn projections(history: &History) -> Wanted {
-    wanted(history, |history, position| {
-        let (projected, pairs) = history.projection_at(position);
-        let mut snapshot = projected.snapshot();
-        snapshot.log_id = None;
-        let all = pairs
-            .iter()
-            .fold(0_u64, |sum, pair| sum.wrapping_add(hash(pair)));
-        (hash(digest(&snapshot).0), all)
-    })
+fn projection_hashes(history: &History, position: Position) -> Hashes {
+    let (projected, pairs) = history.projection_at(position);
+    let mut snapshot = projected.snapshot();
+    snapshot.log_id = None;
+    let all = pairs
+        .iter()
+        .fold(0_u64, |sum, pair| sum.wrapping_add(hash(pair)));
+    (hash(digest(&snapshot).0), all)
 }
 
 /// An agent's copy, written record by record, and what it remembers of one frontend. Returns the memory's hash.
