@@ -243,12 +243,13 @@ pub async fn commit(
             .max(LAST_LOOK_PATIENCE);
         input = match machine.step(input, begun.elapsed()) {
             Output::Append => {
+                crate::crash::point("commit.before_append");
                 let attempt = log.append(subject, expected, bytes.clone());
-                Input::Attempted(
-                    tokio::time::timeout(patience, attempt)
-                        .await
-                        .unwrap_or_else(|_| Err(Failure::Indeterminate(String::new()))),
-                )
+                let attempted = tokio::time::timeout(patience, attempt)
+                    .await
+                    .unwrap_or_else(|_| Err(Failure::Indeterminate(String::new())));
+                crate::crash::point("commit.after_append");
+                Input::Attempted(attempted)
             }
             Output::ReadNext => {
                 let read = tokio::time::timeout(patience, log.next_on(subject, expected)).await;

@@ -10,6 +10,7 @@ pub mod commit;
 #[cfg(feature = "testing")]
 pub mod conformance;
 pub mod connect;
+pub mod crash;
 pub mod embedded;
 pub mod faulty;
 mod follow;

@@ -348,6 +348,7 @@ fn kept_id(folder: &Path) -> Result<AgentId, AgentError> {
     let mut file = File::create(&written).map_err(failed)?;
     file.write_all(text.as_bytes()).map_err(failed)?;
     file.sync_all().map_err(failed)?;
+    event_log::crash::point("agent.named");
     std::fs::rename(&written, &path).map_err(failed)?;
     // Invariant: letters, digits and hyphens are a name.
     text.parse().map_err(|_| AgentError::Opening)

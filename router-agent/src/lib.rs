@@ -16,6 +16,7 @@ pub mod reconcile;
 pub mod remembered;
 pub mod replica;
 pub mod report;
+pub mod startup_file;
 pub mod store;
 pub mod target;
 pub mod testing;

@@ -62,7 +62,8 @@ impl LocalCopy {
             Ok(kept) => Ok((copy, kept)),
             Err(Unreadable) => {
                 drop(copy);
-                let aside: Option<PathBuf> = crate::store::set_aside(path, "damaged", now)?;
+                let aside: Option<PathBuf> =
+                    crate::store::set_aside(path, crate::store::DAMAGED, now)?;
                 tracing::warn!(store = %path.display(), set_aside = ?aside, "the local copy cannot be read and is made anew");
                 let copy = LocalCopy {
                     store: Store::open(path, layout, now)?.store,

@@ -11,6 +11,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::memory::{FrontendMemory, RouterMemory, ThresholdMemory};
+use crate::startup_file::{Learnt, StartupFile};
 use crate::store::{Store, StoreError};
 
 const STARTED_KEY: &[u8] = b"started";
@@ -19,6 +20,7 @@ const STARTED_KEY: &[u8] = b"started";
 #[derive(Debug, Clone)]
 pub struct Remembered {
     store: Store,
+    startup: StartupFile,
 }
 
 impl Remembered {
@@ -30,6 +32,7 @@ impl Remembered {
         let opened = Store::open(path, migrations::store::AGENT_LAYOUT, now)?;
         Ok(Remembered {
             store: opened.store,
+            startup: StartupFile::beside(path),
         })
     }
 
@@ -73,6 +76,7 @@ impl Remembered {
 
     /// Everything of one frontend. What cannot be read counts as not known.
     pub async fn load(&self, frontend: FrontendId) -> FrontendMemory {
+        let startup = self.startup.clone();
         let loaded = self.blocking(move |store| {
             let mut memory = FrontendMemory::default();
             for (id, value) in store.scan(&key(b'r', &frontend, ""))? {
@@ -87,6 +91,15 @@ impl Remembered {
                     .and_then(|model| Name::new(model).ok());
                 if let (Some(model), Some(kept)) = (model, decode(Some(&value))) {
                     memory.thresholds.insert(model, kept);
+                }
+            }
+            for learnt in startup.read() {
+                let kept = memory.thresholds.get(&learnt.model);
+                if learnt.frontend == frontend
+                    && kept.is_none_or(|kept: &ThresholdMemory| kept.startup != learnt.memory.startup)
+                {
+                    tracing::warn!(%frontend, model = %learnt.model, "the store has lost what was remembered of thresholds; their startup values are taken from the file beside it");
+                    memory.thresholds.insert(learnt.model, learnt.memory);
                 }
             }
             Ok(memory)
@@ -116,12 +129,25 @@ impl Remembered {
     ) {
         let key = key(b't', frontend, model.as_str());
         let memory = memory.clone();
+        let learnt = Learnt {
+            frontend: frontend.clone(),
+            model: model.clone(),
+            memory: memory.clone(),
+        };
+        let startup = self.startup.clone();
         let kept = self.blocking(move |store| {
-            let before: Option<ThresholdMemory> = decode(store.get(&key)?.as_deref());
+            let before = store.get(&key).ok().flatten();
+            let before: Option<ThresholdMemory> = decode(before.as_deref());
+            let new = before.is_none_or(|before| before.startup != memory.startup);
+            // SUBTLE: the file first, because it counts where the two differ.
+            if new && let Err(why) = startup.learn(learnt) {
+                tracing::error!(error = %why, "startup values of thresholds cannot be kept in their file");
+                startup.forget();
+            }
             let mut batch = sled::Batch::default();
             batch.insert(key, encode(&memory));
-            store.write(batch)?;
-            if before.is_none_or(|before| before.startup != memory.startup) {
+            store.write_through(batch)?;
+            if new {
                 store.sync()?;
             }
             Ok(())
@@ -136,7 +162,8 @@ impl Remembered {
                 Some(value) => batch.insert(key, value),
                 None => batch.remove(key),
             }
-            store.write(batch)
+            // Through to the system: what is about to be sent must be known after a kill.
+            store.write_through(batch)
         });
         kept.await;
     }
@@ -173,4 +200,99 @@ fn encode(value: &impl Serialize) -> Vec<u8> {
 
 fn decode<T: DeserializeOwned>(bytes: Option<&[u8]>) -> Option<T> {
     serde_json::from_slice(bytes?).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::target::{Thresholds, Values};
+    use schemas::{ParameterName, ParameterValue};
+
+    fn now() -> Timestamp {
+        Timestamp::from_unix_ms(1)
+    }
+
+    fn frontend() -> FrontendId {
+        FrontendId(Name::new("http://127.0.0.1:1").unwrap())
+    }
+
+    fn parameter() -> ParameterName {
+        ParameterName::new("active_decode_blocks_threshold").unwrap()
+    }
+
+    fn startup() -> ThresholdMemory {
+        let mut memory = ThresholdMemory::default();
+        let listed: Thresholds = [(parameter(), Some(ParameterValue::number(0.85)))].into();
+        memory.see(&listed, &Default::default());
+        memory
+    }
+
+    /// The files as they are now: what a process that is killed now leaves behind.
+    fn killed(from: &Path, to: &Path) {
+        fs::create_dir_all(to).unwrap();
+        for child in fs::read_dir(from).unwrap() {
+            let child = child.unwrap();
+            let target = to.join(child.file_name());
+            if child.file_type().unwrap().is_dir() {
+                killed(&child.path(), &target);
+            } else {
+                fs::copy(child.path(), target).unwrap();
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn regression_startup_values_survive_a_store_that_comes_up_without_them() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("memory");
+        let model = Name::new("m").unwrap();
+        let memory = startup();
+        let remembered = Remembered::open(&path, now()).unwrap();
+        remembered
+            .keep_thresholds(&frontend(), &model, &memory)
+            .await;
+        drop(remembered);
+        fs::remove_dir_all(&path).unwrap();
+        let again = Remembered::open(&path, now()).unwrap();
+        let known = again.load(frontend()).await;
+        assert_eq!(known.thresholds[&model].startup, memory.startup);
+        drop(again);
+        // A file that is not whole is not believed.
+        let file = folder.path().join("startup-thresholds");
+        let mut bytes = fs::read(&file).unwrap();
+        let last = bytes.len() - 9;
+        bytes[last] ^= 1;
+        fs::write(&file, bytes).unwrap();
+        assert_eq!(StartupFile::beside(&path).read(), []);
+    }
+
+    #[tokio::test]
+    async fn regression_what_is_about_to_be_sent_survives_a_kill() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("agent").join("memory");
+        let remembered = Remembered::open(&path, now()).unwrap();
+        let model = Name::new("m").unwrap();
+        let mut memory = startup();
+        remembered
+            .keep_thresholds(&frontend(), &model, &memory)
+            .await;
+        let values: Values = [(parameter(), ParameterValue::number(0.5))].into();
+        memory.sending(&values);
+        remembered
+            .keep_thresholds(&frontend(), &model, &memory)
+            .await;
+        let id = RouterId(uuid::Uuid::from_u128(7));
+        let mut router = RouterMemory::default();
+        let patch = [(parameter(), Some(ParameterValue::number(0.5)))].into();
+        router.sending(schemas::Revision(3), &patch);
+        remembered.keep_router(&frontend(), id, &router).await;
+        let after = folder.path().join("after");
+        killed(&folder.path().join("agent"), &after);
+        let again = Remembered::open(&after.join("memory"), now()).unwrap();
+        let known = again.load(frontend()).await;
+        assert_eq!(known.thresholds[&model].doubt, Some(values));
+        assert_eq!(known.routers[&id], router);
+    }
 }

@@ -6,7 +6,8 @@
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use schemas::Timestamp;
 
@@ -44,12 +45,24 @@ pub type Pairs = Vec<(Vec<u8>, Vec<u8>)>;
 /// An open store.
 #[derive(Debug, Clone)]
 pub struct Store {
-    db: sled::Db,
+    slot: Arc<Mutex<Slot>>,
     path: PathBuf,
     /// Whoever has it holds up [`Store::write_through`] between writing and flushing.
     #[cfg(test)]
     pub(crate) flushing: std::sync::Arc<tokio::sync::Mutex<()>>,
+    layout: u32,
 }
+
+/// The open database. It is closed after a failed write, until it is opened again: sled takes nothing any more after one,
+/// also when the disk has room again.
+#[derive(Debug)]
+struct Slot {
+    db: Option<sled::Db>,
+    failed_at: Option<Instant>,
+}
+
+/// Opening again is tried this often: while the disk is full, writes must fail fast and not hold up their callers.
+const REOPEN_PAUSE: Duration = Duration::from_secs(1);
 
 /// A store and where a damaged one was set aside, if one was.
 #[derive(Debug)]
@@ -67,16 +80,17 @@ impl Store {
     /// [`StoreError`] for what a new store would not heal: permissions, a full disk, another process.
     pub fn open(path: &Path, layout: u32, now: Timestamp) -> Result<Opened, StoreError> {
         match Store::open_as_is(path, layout)? {
-            Some(store) => Ok(Opened {
-                store,
+            Some(db) => Ok(Opened {
+                store: Store::over(db, path, layout),
                 set_aside: None,
             }),
             None => {
-                let aside = set_aside(path, "damaged", now)?;
+                let aside = set_aside(path, DAMAGED, now)?;
+                event_log::crash::point("agent.set_aside");
                 tracing::warn!(store = %path.display(), set_aside = ?aside, "the store cannot be used and is made anew");
                 match Store::open_as_is(path, layout)? {
-                    Some(store) => Ok(Opened {
-                        store,
+                    Some(db) => Ok(Opened {
+                        store: Store::over(db, path, layout),
                         set_aside: aside,
                     }),
                     None => Err(StoreError::Sled {
@@ -88,8 +102,55 @@ impl Store {
         }
     }
 
+    fn over(db: sled::Db, path: &Path, layout: u32) -> Store {
+        Store {
+            slot: Arc::new(Mutex::new(Slot {
+                db: Some(db),
+                failed_at: None,
+            })),
+            path: path.to_owned(),
+            #[cfg(test)]
+            flushing: Default::default(),
+            layout,
+        }
+    }
+
+    /// Does something with the database; one that failed before is opened again first.
+    fn with<T>(
+        &self,
+        work: impl FnOnce(&sled::Db) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        let mut slot = self.slot.lock().unwrap_or_else(PoisonError::into_inner);
+        let db = match slot.db.take() {
+            Some(db) => db,
+            None => self.reopen(&mut slot)?,
+        };
+        let done = work(&db);
+        // What failed is closed here, before somebody opens it again.
+        match done {
+            Ok(_) => slot.db = Some(db),
+            Err(_) => slot.failed_at = Some(Instant::now()),
+        }
+        done
+    }
+
+    fn reopen(&self, slot: &mut Slot) -> Result<sled::Db, StoreError> {
+        let unusable = |why: &str| Err(self.failed(sled::Error::Unsupported(why.to_owned())));
+        if slot.failed_at.is_some_and(|at| at.elapsed() < REOPEN_PAUSE) {
+            return unusable("it failed a moment ago and is opened again soon");
+        }
+        slot.failed_at = Some(Instant::now());
+        match Store::open_as_is(&self.path, self.layout)? {
+            Some(db) => {
+                tracing::info!(store = %self.path.display(), "the store is open again");
+                Ok(db)
+            }
+            None => unusable("it was damaged while it was in use; the next start makes it anew"),
+        }
+    }
+
     /// `None` when what is there is damaged or of another layout.
-    fn open_as_is(path: &Path, layout: u32) -> Result<Option<Store>, StoreError> {
+    fn open_as_is(path: &Path, layout: u32) -> Result<Option<sled::Db>, StoreError> {
         let failed = |source| StoreError::Sled {
             path: path.to_owned(),
             source,
@@ -109,7 +170,10 @@ impl Store {
                 Ok(Err(sled::Error::Io(why))) if damage(why.kind()) => return Ok(None),
                 Ok(Err(sled::Error::Io(why))) => {
                     attempt += 1;
-                    if attempt >= LOCK_ATTEMPTS {
+                    // sled has no kind of its own for "locked".
+                    let locked = why.kind() == std::io::ErrorKind::Other
+                        || why.kind() == std::io::ErrorKind::WouldBlock;
+                    if attempt >= LOCK_ATTEMPTS || !locked {
                         return Err(failed(sled::Error::Io(why)));
                     }
                     std::thread::sleep(LOCK_WAIT);
@@ -123,27 +187,19 @@ impl Store {
                 | Err(_) => return Ok(None),
             }
         };
-        let store = Store {
-            db,
-            path: path.to_owned(),
-            #[cfg(test)]
-            flushing: Default::default(),
-        };
-        let kept = match store.db.get(LAYOUT_KEY) {
+        let kept = match db.get(LAYOUT_KEY) {
             Ok(kept) => kept,
             Err(_) => return Ok(None),
         };
         match kept {
-            Some(kept) if *kept == layout.to_be_bytes() => Ok(Some(store)),
+            Some(kept) if *kept == layout.to_be_bytes() => Ok(Some(db)),
             Some(_) => Ok(None),
             // One that was there and comes up empty was lost: sled takes some kinds of damage for the end of its file.
-            None if !existed && store.db.is_empty() => {
-                store
-                    .db
-                    .insert(LAYOUT_KEY, &layout.to_be_bytes())
+            None if !existed && db.is_empty() => {
+                db.insert(LAYOUT_KEY, &layout.to_be_bytes())
                     .map_err(failed)?;
-                store.sync()?;
-                Ok(Some(store))
+                sync(&db, path)?;
+                Ok(Some(db))
             }
             None => Ok(None),
         }
@@ -154,8 +210,10 @@ impl Store {
     /// # Errors
     /// [`StoreError`].
     pub fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, StoreError> {
-        let value = self.db.get(key).map_err(|source| self.failed(source))?;
-        Ok(value.map(|value| value.to_vec()))
+        self.with(|db| {
+            let value = db.get(key).map_err(|source| self.failed(source))?;
+            Ok(value.map(|value| value.to_vec()))
+        })
     }
 
     /// Everything under a prefix, in key order, without the prefix.
@@ -163,13 +221,14 @@ impl Store {
     /// # Errors
     /// [`StoreError`].
     pub fn scan(&self, prefix: &[u8]) -> Result<Pairs, StoreError> {
-        self.db
-            .scan_prefix(prefix)
-            .map(|pair| {
-                let (key, value) = pair.map_err(|source| self.failed(source))?;
-                Ok((key[prefix.len()..].to_vec(), value.to_vec()))
-            })
-            .collect()
+        self.with(|db| {
+            db.scan_prefix(prefix)
+                .map(|pair| {
+                    let (key, value) = pair.map_err(|source| self.failed(source))?;
+                    Ok((key[prefix.len()..].to_vec(), value.to_vec()))
+                })
+                .collect()
+        })
     }
 
     /// All or nothing.
@@ -177,9 +236,7 @@ impl Store {
     /// # Errors
     /// [`StoreError`].
     pub fn write(&self, batch: sled::Batch) -> Result<(), StoreError> {
-        self.db
-            .apply_batch(batch)
-            .map_err(|source| self.failed(source))
+        self.with(|db| db.apply_batch(batch).map_err(|source| self.failed(source)))
     }
 
     /// The same, and the system has it when this returns: it survives the end of this process, however sudden.
@@ -187,13 +244,13 @@ impl Store {
     /// # Errors
     /// [`StoreError`].
     pub fn write_through(&self, batch: sled::Batch) -> Result<(), StoreError> {
-        self.write(batch)?;
-        #[cfg(test)]
-        let _flushing = self.flushing.blocking_lock();
-        self.db
-            .flush()
-            .map(drop)
-            .map_err(|source| self.failed(source))
+        self.with(|db| {
+            db.apply_batch(batch)
+                .map_err(|source| self.failed(source))?;
+            #[cfg(test)]
+            let _flushing = self.flushing.blocking_lock();
+            db.flush().map(drop).map_err(|source| self.failed(source))
+        })
     }
 
     /// Makes everything written so far survive a power cut.
@@ -201,13 +258,7 @@ impl Store {
     /// # Errors
     /// [`StoreError`].
     pub fn sync(&self) -> Result<(), StoreError> {
-        self.db.flush().map_err(|source| self.failed(source))?;
-        for file in ["db", "conf"] {
-            let path = self.path.join(file);
-            let synced = File::open(&path).and_then(|file| file.sync_data());
-            synced.map_err(|source| StoreError::Io { path, source })?;
-        }
-        sync_folder(&self.path)
+        self.with(|db| sync(db, &self.path))
     }
 
     fn failed(&self, source: sled::Error) -> StoreError {
@@ -216,6 +267,19 @@ impl Store {
             source,
         }
     }
+}
+
+fn sync(db: &sled::Db, path: &Path) -> Result<(), StoreError> {
+    db.flush().map_err(|source| StoreError::Sled {
+        path: path.to_owned(),
+        source,
+    })?;
+    for file in ["db", "conf"] {
+        let path = path.join(file);
+        let synced = File::open(&path).and_then(|file| file.sync_data());
+        synced.map_err(|source| StoreError::Io { path, source })?;
+    }
+    sync_folder(path)
 }
 
 /// Kinds of errors that come from what is in the files, not from the disk or another process.
@@ -249,11 +313,80 @@ pub fn set_aside(path: &Path, why: &str, now: Timestamp) -> Result<Option<PathBu
         aside = path.with_file_name(format!("{name}.{why}-{}-{again}", now.unix_ms()));
     }
     match std::fs::rename(path, &aside) {
-        Ok(()) => Ok(Some(aside)),
+        Ok(()) => {
+            if why == DAMAGED {
+                prune(path, &format!("{name}.{why}-"));
+            }
+            Ok(Some(aside))
+        }
         Err(why) if why.kind() == std::io::ErrorKind::NotFound => Ok(None),
         Err(source) => Err(StoreError::Io {
             path: path.to_owned(),
             source,
         }),
+    }
+}
+
+/// Why a folder lies aside that nobody asked to be put there.
+pub const DAMAGED: &str = "damaged";
+
+/// Bound: damaged folders that lie aside. Everything in them can be made again; the newest are what somebody may
+/// want to look at.
+const ASIDE_MAX: usize = 3;
+
+/// Removes the oldest folders beside `path` whose names begin so. One that cannot be removed is said and left.
+fn prune(path: &Path, begin: &str) {
+    let children = path
+        .parent()
+        .and_then(|folder| std::fs::read_dir(folder).ok());
+    let mut aside: Vec<(u64, PathBuf)> = children
+        .into_iter()
+        .flatten()
+        .filter_map(Result::ok)
+        .filter_map(|child| {
+            let name = child.file_name().into_string().ok()?;
+            let at = name.strip_prefix(begin)?.split('-').next()?.parse().ok()?;
+            Some((at, child.path()))
+        })
+        .collect();
+    aside.sort_unstable();
+    let surplus = aside.len().saturating_sub(ASIDE_MAX);
+    for (_, path) in aside.drain(..surplus) {
+        match std::fs::remove_dir_all(&path) {
+            Ok(()) => {
+                tracing::info!(path = %path.display(), "an old folder that was set aside is removed");
+            }
+            Err(why) => {
+                tracing::warn!(path = %path.display(), error = %why, "an old folder that was set aside cannot be removed");
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn regression_folders_set_aside_are_bounded() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("replica");
+        for at in 1..=7 {
+            std::fs::create_dir(&path).unwrap();
+            set_aside(&path, DAMAGED, Timestamp::from_unix_ms(at)).unwrap();
+        }
+        let mut left: Vec<String> = std::fs::read_dir(folder.path())
+            .unwrap()
+            .map(|child| child.unwrap().file_name().into_string().unwrap())
+            .collect();
+        left.sort();
+        assert_eq!(
+            left,
+            [
+                "replica.damaged-5",
+                "replica.damaged-6",
+                "replica.damaged-7"
+            ]
+        );
     }
 }

@@ -178,7 +178,7 @@ fn run(
         );
     }
     metrics.projected(&projected.state);
-    let projection = Arc::new(Projection::new(store, &projected, rebuilt));
+    let projection = Arc::new(Projection::new(Arc::clone(&store), &projected, rebuilt));
     let tasks = Tasks::new();
     let fleet = Arc::new(Fleet::new(
         config.patience,
@@ -199,6 +199,9 @@ fn run(
         log: Arc::clone(&wiring.log),
         metrics: Arc::clone(&metrics),
         data_dir: config.data_dir.clone(),
+        lock: store.lock(),
+        store: Some(store),
+        cache_bytes: config.cache_bytes,
     };
     tasks.start("follow", follower.run(tasks.stopping()));
     let watch = Arc::clone(&fleet).watch(

@@ -6,10 +6,13 @@
 pub mod bad_input;
 pub mod binaries;
 pub mod cluster;
+pub mod crash;
 pub mod dynamo;
 pub mod history;
 pub mod http;
 pub mod process;
+pub mod proxy;
 pub mod scenarios;
+pub mod soak;
 pub mod stage;
 pub mod wait;

@@ -11,14 +11,31 @@ const POLL_EVERY: Duration = Duration::from_millis(25);
 pub async fn wait_until<T>(
     what: &str,
     patience: Duration,
-    mut look: impl AsyncFnMut() -> Result<T, String>,
+    look: impl AsyncFnMut() -> Result<T, String>,
 ) -> T {
+    match reached(what, patience, look).await {
+        Ok(value) => value,
+        Err(waited) => panic!("{waited}"),
+    }
+}
+
+/// The same, for those who go on when there is none.
+///
+/// # Errors
+/// What was waited for, and the last thing seen.
+pub async fn reached<T>(
+    what: &str,
+    patience: Duration,
+    mut look: impl AsyncFnMut() -> Result<T, String>,
+) -> Result<T, String> {
     let started = Instant::now();
     loop {
         match look().await {
-            Ok(value) => return value,
+            Ok(value) => return Ok(value),
             Err(seen) if started.elapsed() > patience => {
-                panic!("waited {patience:?} until {what}; last seen: {seen}")
+                return Err(format!(
+                    "waited {patience:?} until {what}; last seen: {seen}"
+                ));
             }
             Err(_) => tokio::time::sleep(POLL_EVERY).await,
         }

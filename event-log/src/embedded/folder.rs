@@ -8,6 +8,8 @@ use fjall::{KeyspaceCreateOptions, PersistMode};
 use migrations::store::EMBEDDED_LAYOUT;
 use schemas::{LogId, Position};
 
+use crate::crash;
+
 use super::store::{
     LAYOUT_KEY, LOG_ID_KEY, META, OpenError, damaged, database_error, open_database,
 };
@@ -37,7 +39,9 @@ pub(super) fn make(dir: &Path, log_id: LogId) -> Result<(), OpenError> {
     fill().map_err(|why| database_error(dir, &why))?;
     sync_tree(&aside).map_err(io)?;
     write_end(dir).map_err(io)?;
+    crash::point("embedded.made_aside");
     fs::rename(&aside, dir.join("store")).map_err(io)?;
+    crash::point("embedded.in_place");
     sync_folder(dir).map_err(io)?;
     // The folder itself must survive too.
     match dir.parent() {

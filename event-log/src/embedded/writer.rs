@@ -15,6 +15,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use super::store::{Store, Write};
 use crate::ambient;
+use crate::crash;
 use crate::port::{Appended, Failure};
 
 /// One append on its way.
@@ -105,12 +106,16 @@ impl Writer {
         let stored = if writes.is_empty() {
             Ok(())
         } else {
-            store.write(&writes)
+            crash::point("embedded.before_write");
+            let stored = store.write(&writes);
+            crash::point("embedded.after_write");
+            stored
         };
         match stored {
             Ok(()) => {
                 if let Some(last) = writes.last() {
                     store.note_end(last.position);
+                    crash::point("embedded.marked");
                     self.head.send_replace(last.position);
                 }
                 for (request, appended) in judged {

@@ -200,6 +200,12 @@ impl NatsServer {
         format!("nats://127.0.0.1:{}", self.port)
     }
 
+    /// Its process id, while it runs.
+    #[must_use]
+    pub fn id(&self) -> Option<u32> {
+        self.child.as_ref().map(Child::id)
+    }
+
     /// Kills it as a crash would (SIGKILL). Its data stays.
     pub fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use event_log::ambient;
+use event_log::{ambient, crash};
 use futures::StreamExt as _;
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
@@ -122,7 +122,9 @@ impl Shell {
                 tracing::info!(%frontend, %router, revision = %expected, parameters = patch.len(), "patching a router");
                 Some(Box::pin(async move {
                     let _permit = permits.acquire().await;
+                    crash::point("agent.remembered");
                     let outcome = target.apply(router, expected, &patch).await;
+                    crash::point("agent.applied");
                     Input::Answered { router, outcome }
                 }))
             }
@@ -130,7 +132,9 @@ impl Shell {
                 tracing::info!(%frontend, %model, "setting busy thresholds");
                 Some(Box::pin(async move {
                     let _permit = permits.acquire().await;
+                    crash::point("agent.thresholds_remembered");
                     let outcome = target.set_thresholds(&model, &values).await;
+                    crash::point("agent.thresholds_set");
                     Input::ThresholdsAnswered { model, outcome }
                 }))
             }

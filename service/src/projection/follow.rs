@@ -3,11 +3,12 @@
 //! Owns: the check that the log is the one that was followed so far, and what others are told about the log.
 //! On a crash the store is at the end of some batch; the next start goes on from there.
 
+use std::fs::File;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use event_log::{Entry, EventLog, Failure, Foreign, Head, Seen, Subscription, ambient};
+use event_log::{Entry, EventLog, Failure, Foreign, Head, Seen, Subscription, ambient, crash};
 use futures::FutureExt as _;
 use schemas::api::LogCondition;
 use schemas::event::record_hash;
@@ -17,7 +18,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::fold::{Projected, Write, json, project};
-use super::store::StoreError;
+use super::store::{Store, StoreError};
 use super::{Projection, keys, open};
 use crate::metrics::Metrics;
 
@@ -28,6 +29,9 @@ const RETRY_MAX: Duration = Duration::from_secs(5);
 /// How often the cursor is compared with the log's head.
 const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 const CHECK_TIMEOUT: Duration = Duration::from_secs(3);
+/// Bound: how long readers of a store that is closed may take.
+const CLOSE_ATTEMPTS: u32 = 500;
+const CLOSE_PAUSE: Duration = Duration::from_millis(10);
 
 /// Follows the log until `stop`.
 pub struct Follower {
@@ -39,8 +43,14 @@ pub struct Follower {
     pub log: Arc<dyn EventLog>,
     /// What is counted.
     pub metrics: Arc<Metrics>,
-    /// Where the log's identity is remembered.
+    /// Where the log's identity is remembered, and the store is.
     pub data_dir: PathBuf,
+    /// The store; `None` while it is not open.
+    pub store: Option<Arc<Store>>,
+    /// Its lock, which is held also while it is not open.
+    pub lock: Arc<File>,
+    /// See [`crate::Config::cache_bytes`].
+    pub cache_bytes: u64,
 }
 
 /// Why following ended for now.
@@ -50,6 +60,8 @@ enum Ended {
     Log(#[from] Failure),
     #[error("the local store cannot be written")]
     Store(#[from] StoreError),
+    #[error("the local store cannot be opened again: {0}")]
+    Reopen(String),
     #[error("the file log-id cannot be written")]
     Identity(#[from] std::io::Error),
     #[error("the service stops")]
@@ -73,9 +85,14 @@ impl Follower {
                 attempt + 1
             };
             self.tell_end(&ended, attempt);
+            // sled takes nothing any more after one failed write, also when there is room again.
+            let broken = matches!(ended, Ended::Store(_));
             tokio::select! {
                 () = stop.cancelled() => return,
                 () = tokio::time::sleep(ambient::backoff(RETRY_BASE, RETRY_MAX, attempt)) => {}
+            }
+            if broken {
+                self.close().await;
             }
         }
     }
@@ -96,6 +113,9 @@ impl Follower {
             Ended::Store(StoreError::Sled(why)) => (LogCondition::Away, format!("{ended}: {why}")),
             Ended::Store(StoreError::Damaged(why) | StoreError::Panicked(why)) => {
                 (LogCondition::Away, format!("{ended}: {why}"))
+            }
+            Ended::Store(StoreError::Reopening) | Ended::Reopen(_) => {
+                (LogCondition::Away, ended.to_string())
             }
             Ended::Identity(why) => (LogCondition::Away, format!("{ended}: {why}")),
             Ended::Stopping => return,
@@ -124,6 +144,9 @@ impl Follower {
     }
 
     async fn follow(&mut self, stop: &CancellationToken) -> Result<(), Ended> {
+        if self.store.is_none() {
+            self.reopen().await?;
+        }
         let head = self.recognise().await?;
         self.remember(head.log_id).await?;
         let seen = Seen {
@@ -202,16 +225,95 @@ impl Follower {
     async fn remember(&mut self, log_id: LogId) -> Result<(), Ended> {
         let writes = vec![Write::Put(keys::LOG_ID.to_vec(), json(&log_id))];
         let data_dir = self.data_dir.clone();
-        self.projection
-            .read(move |store| {
-                store.apply(writes)?;
-                Ok(open::remember_log(&data_dir, log_id))
-            })
-            .await??;
+        self.write(move |store| {
+            store.apply(writes)?;
+            Ok(open::remember_log(&data_dir, log_id))
+        })
+        .await??;
         if self.projected.log_id != Some(log_id) {
             self.projected.log_id = Some(log_id);
+            self.publish();
+        }
+        Ok(())
+    }
+
+    /// Writes to the store, off the async threads.
+    async fn write<T: Send + 'static>(
+        &self,
+        write: impl FnOnce(&Store) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let Some(store) = self.store.clone() else {
+            return Err(StoreError::Reopening);
+        };
+        tokio::task::spawn_blocking(move || write(&store))
+            .await
+            .unwrap_or_else(|panic| Err(StoreError::Panicked(panic.to_string())))
+    }
+
+    /// Publishes, unless more was published already.
+    ///
+    /// SUBTLE: a store that was opened again may be behind what was published. Until it has caught up nobody reads from it
+    /// and nothing is published: a command that is missing in it would look as if it had never been made
+    /// (`cargo xtask crash --only disk-full`).
+    fn publish(&self) {
+        let published = self.projection.snapshot().state.position;
+        if self.projected.state.position >= published {
+            if let Some(store) = &self.store {
+                self.projection.admit(store);
+            }
             self.projection.publish(&self.projected);
         }
+    }
+
+    /// Closes the store after a fault, so that it can be opened again.
+    async fn close(&mut self) {
+        self.projection.withdraw();
+        if let Some(store) = self.store.take() {
+            // Readers hold it for one read each.
+            for _ in 0..CLOSE_ATTEMPTS {
+                if Arc::strong_count(&store) == 1 {
+                    break;
+                }
+                tokio::time::sleep(CLOSE_PAUSE).await;
+            }
+            let closed = tokio::task::spawn_blocking(move || drop(store)).await;
+            if let Err(panic) = closed {
+                tracing::warn!(error = %panic, "closing the local store");
+            }
+        }
+    }
+
+    /// Opens the store again; it may be some records behind then, which are read from the log again.
+    async fn reopen(&mut self) -> Result<(), Ended> {
+        let (data_dir, lock, cache_bytes) = (
+            self.data_dir.clone(),
+            Arc::clone(&self.lock),
+            self.cache_bytes,
+        );
+        let opened =
+            tokio::task::spawn_blocking(move || open::reopen(&data_dir, cache_bytes, &lock))
+                .await
+                .map_err(|panic| Ended::Reopen(panic.to_string()))?
+                .map_err(|why| match why {
+                    open::OpenError::Io { path, source } => {
+                        Ended::Reopen(format!("{}: {source}", path.display()))
+                    }
+                    open::OpenError::InUse(_)
+                    | open::OpenError::LogId(_)
+                    | open::OpenError::Store { .. } => Ended::Reopen(why.to_string()),
+                })?;
+        if let Some(why) = &opened.rebuilt {
+            self.metrics.store_rebuilds.inc();
+            tracing::error!(
+                why,
+                "the local store could not be used; it is made anew from the log"
+            );
+        }
+        let position = opened.projected.state.position;
+        tracing::info!(%position, "the local store is open again");
+        self.store = Some(opened.store);
+        self.projected = opened.projected;
+        self.publish();
         Ok(())
     }
 
@@ -229,20 +331,16 @@ impl Follower {
             writes.extend(folded.writes);
             verdicts.push((entry.position, folded.verdict));
         }
-        let written = self
-            .projection
-            .read(move |store| {
-                store.apply(writes)?;
-                Ok(())
-            })
-            .await;
+        crash::point("projection.before_store");
+        let written = self.write(move |store| store.apply(writes)).await;
+        crash::point("projection.stored");
         if let Err(why) = written {
             // Nothing is told that the store does not hold.
             self.projected = before;
             self.metrics.store_errors.inc();
             return Err(why.into());
         }
-        self.projection.publish(&self.projected);
+        self.publish();
         self.count(&verdicts);
         let position = self.projected.state.position;
         self.projection.tell(|condition| {

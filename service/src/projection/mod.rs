@@ -11,7 +11,7 @@ pub mod open;
 pub mod store;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arc_swap::ArcSwap;
 use schemas::api::LogCondition;
@@ -51,7 +51,8 @@ pub struct Condition {
 
 /// The projection, shared by everything that reads.
 pub struct Projection {
-    store: Arc<Store>,
+    /// Empty while the store is opened again after a fault, until it holds all that was published.
+    store: Mutex<Option<Arc<Store>>>,
     current: ArcSwap<Snapshot>,
     position: watch::Sender<Position>,
     condition: watch::Sender<Condition>,
@@ -70,7 +71,7 @@ impl Projection {
     #[must_use]
     pub fn new(store: Arc<Store>, projected: &Projected, rebuilt: Option<String>) -> Projection {
         Projection {
-            store,
+            store: Mutex::new(Some(store)),
             position: watch::Sender::new(projected.state.position),
             current: ArcSwap::from_pointee(projected.snapshot()),
             condition: watch::Sender::new(Condition {
@@ -122,7 +123,9 @@ impl Projection {
         &self,
         read: impl FnOnce(&Store) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
-        let store = Arc::clone(&self.store);
+        let Some(store) = self.store().clone() else {
+            return Err(StoreError::Reopening);
+        };
         tokio::task::spawn_blocking(move || read(&store))
             .await
             .unwrap_or_else(|panic| Err(StoreError::Panicked(panic.to_string())))
@@ -132,6 +135,19 @@ impl Projection {
     #[must_use]
     pub fn digest(&self) -> Hash {
         fold::digest(&self.snapshot())
+    }
+
+    fn store(&self) -> MutexGuard<'_, Option<Arc<Store>>> {
+        self.store.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Nobody reads from the store any more, until [`Projection::admit`].
+    fn withdraw(&self) {
+        self.store().take();
+    }
+
+    fn admit(&self, store: &Arc<Store>) {
+        *self.store() = Some(Arc::clone(store));
     }
 
     fn publish(&self, projected: &Projected) {

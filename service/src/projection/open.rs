@@ -11,7 +11,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use event_log::ambient;
+use event_log::{ambient, crash};
 use schemas::LogId;
 
 use super::fold::{Projected, Write, json};
@@ -66,10 +66,19 @@ pub struct Opened {
 /// [`OpenError`].
 pub fn open(data_dir: &Path, cache_bytes: u64) -> Result<Opened, OpenError> {
     let lock = Arc::new(lock(data_dir)?);
+    reopen(data_dir, cache_bytes, &lock)
+}
+
+/// The same under the lock that is held already: the store was closed after a fault.
+pub(super) fn reopen(
+    data_dir: &Path,
+    cache_bytes: u64,
+    lock: &Arc<File>,
+) -> Result<Opened, OpenError> {
     let met = met_log(data_dir)?;
     let path = data_dir.join(FOLDER);
     let existed = path.exists();
-    let reason = match try_open(&path, cache_bytes, &lock) {
+    let reason = match try_open(&path, cache_bytes, lock) {
         Ok((store, mut projected)) => {
             let unexpectedly_empty = store.is_empty() && met.is_some();
             let unusable = match (met, projected.log_id) {
@@ -93,18 +102,24 @@ pub fn open(data_dir: &Path, cache_bytes: u64) -> Result<Opened, OpenError> {
                 }
             }
         }
-        Err(why) => why,
+        Err(Unopened::Damaged(why)) => why,
+        // A new store would fare no better, and this one may be whole.
+        Err(Unopened::Disk(source)) => return Err(OpenError::Io { path, source }),
     };
     let aside = if existed || path.exists() {
-        Some(set_aside(data_dir)?)
+        Some(set_aside(data_dir, ASIDE)?)
     } else {
         None
     };
-    let (store, mut projected) =
-        try_open(&path, cache_bytes, &lock).map_err(|why| OpenError::Store {
-            path: path.clone(),
-            source: StoreError::Damaged(why),
-        })?;
+    crash::point("projection.set_aside");
+    let (store, mut projected) = match try_open(&path, cache_bytes, lock) {
+        Ok(opened) => opened,
+        Err(Unopened::Disk(source)) => return Err(OpenError::Io { path, source }),
+        Err(Unopened::Damaged(why)) => {
+            let source = StoreError::Damaged(why);
+            return Err(OpenError::Store { path, source });
+        }
+    };
     write_meta(&store, &path)?;
     projected.log_id = met;
     let rebuilt = match aside {
@@ -149,6 +164,7 @@ pub fn remember_log(data_dir: &Path, log_id: LogId) -> io::Result<()> {
     let mut file = File::create(&temporary)?;
     writeln!(file, "{log_id}")?;
     file.sync_all()?;
+    crash::point("projection.log_id");
     fs::rename(&temporary, data_dir.join(LOG_ID_FILE))?;
     File::open(data_dir)?.sync_all()
 }
@@ -161,7 +177,7 @@ pub fn remember_log(data_dir: &Path, log_id: LogId) -> io::Result<()> {
 pub fn adopt(data_dir: &Path) -> Result<Option<PathBuf>, OpenError> {
     let _lock = lock(data_dir)?;
     let aside = if data_dir.join(FOLDER).exists() {
-        Some(set_aside(data_dir)?)
+        Some(set_aside(data_dir, ADOPTED)?)
     } else {
         None
     };
@@ -201,8 +217,49 @@ fn lock(data_dir: &Path) -> Result<File, OpenError> {
 const OPEN_ATTEMPTS: u32 = 20;
 const OPEN_PAUSE: std::time::Duration = std::time::Duration::from_millis(100);
 
+/// Why a store could not be opened and loaded.
+enum Unopened {
+    /// What is in its files is not a whole store.
+    Damaged(String),
+    /// The disk, not the store: full, or failing.
+    Disk(io::Error),
+}
+
+impl From<sled::Error> for Unopened {
+    fn from(why: sled::Error) -> Unopened {
+        match why {
+            sled::Error::Io(why) if !tells_of_damage(why.kind()) => Unopened::Disk(why),
+            sled::Error::Io(_)
+            | sled::Error::CollectionNotFound(_)
+            | sled::Error::Unsupported(_)
+            | sled::Error::ReportableBug(_)
+            | sled::Error::Corruption { .. } => {
+                Unopened::Damaged(format!("it does not open: {why}"))
+            }
+        }
+    }
+}
+
+/// Kinds of errors that come from what the files are, not from the disk. sled says `Other` for a checksum.
+fn tells_of_damage(kind: io::ErrorKind) -> bool {
+    matches!(
+        kind,
+        io::ErrorKind::InvalidData
+            | io::ErrorKind::InvalidInput
+            | io::ErrorKind::UnexpectedEof
+            | io::ErrorKind::NotFound
+            | io::ErrorKind::IsADirectory
+            | io::ErrorKind::NotADirectory
+            | io::ErrorKind::Other
+    )
+}
+
 /// Opens and loads; whatever goes wrong, panics in sled too, comes back in words.
-fn try_open(path: &Path, cache_bytes: u64, lock: &Arc<File>) -> Result<(Store, Projected), String> {
+fn try_open(
+    path: &Path,
+    cache_bytes: u64,
+    lock: &Arc<File>,
+) -> Result<(Store, Projected), Unopened> {
     let guarded = AssertUnwindSafe(|| {
         let mut attempt = 0;
         let db = loop {
@@ -216,18 +273,23 @@ fn try_open(path: &Path, cache_bytes: u64, lock: &Arc<File>) -> Result<(Store, P
                     attempt += 1;
                     std::thread::sleep(OPEN_PAUSE);
                 }
-                Err(why) => return Err(format!("it does not open: {why}")),
+                Err(why) => return Err(why.into()),
             }
         };
         let store = Store::new(db, Arc::clone(lock));
         let projected = store.load().map_err(|why| match why {
-            StoreError::Sled(why) => format!("it cannot be read: {why}"),
-            StoreError::Damaged(why) | StoreError::Panicked(why) => why,
+            StoreError::Sled(why) => match Unopened::from(why) {
+                Unopened::Damaged(why) => Unopened::Damaged(format!("it cannot be read: {why}")),
+                Unopened::Disk(why) => Unopened::Disk(why),
+            },
+            StoreError::Damaged(why) | StoreError::Panicked(why) => Unopened::Damaged(why),
+            StoreError::Reopening => Unopened::Damaged(why.to_string()),
         })?;
         Ok((store, projected))
     });
     // Invariant: nothing that a panic could leave half done outlives it: the store is dropped inside.
-    catch_unwind(guarded).unwrap_or_else(|_| Err("sled panicked over it".to_owned()))
+    catch_unwind(guarded)
+        .unwrap_or_else(|_| Err(Unopened::Damaged("sled panicked over it".to_owned())))
 }
 
 /// Made by another layout, or by a reader that understood other records.
@@ -263,16 +325,83 @@ fn write_meta(store: &Store, path: &Path) -> Result<(), OpenError> {
     })
 }
 
-fn set_aside(data_dir: &Path) -> Result<PathBuf, OpenError> {
+/// Bound: unusable stores that lie aside. Everything in them can be made again; the newest are what somebody may want to look at.
+const ASIDE_MAX: usize = 3;
+
+fn set_aside(data_dir: &Path, name: &str) -> Result<PathBuf, OpenError> {
     let from = data_dir.join(FOLDER);
     let mut at = ambient::now().unix_ms();
     let to = loop {
-        let to = data_dir.join(format!("{FOLDER}.set-aside-{at}"));
+        let to = data_dir.join(format!("{name}{at}"));
         if !to.exists() {
             break to;
         }
         at += 1;
     };
     fs::rename(&from, &to).map_err(|source| OpenError::Io { path: from, source })?;
+    if name == ASIDE {
+        prune(data_dir);
+    }
     Ok(to)
+}
+
+const ASIDE: &str = "projection.set-aside-";
+/// Set aside because somebody said so: never removed.
+const ADOPTED: &str = "projection.adopted-";
+
+/// Removes the oldest stores that lie aside. One that cannot be removed is said and left.
+fn prune(data_dir: &Path) {
+    let Ok(children) = fs::read_dir(data_dir) else {
+        return;
+    };
+    let mut aside: Vec<(u64, PathBuf)> = children
+        .filter_map(Result::ok)
+        .filter_map(|child| {
+            let name = child.file_name().into_string().ok()?;
+            let at = name.strip_prefix(ASIDE)?.parse().ok()?;
+            Some((at, child.path()))
+        })
+        .collect();
+    aside.sort_unstable();
+    let surplus = aside.len().saturating_sub(ASIDE_MAX);
+    for (_, path) in aside.drain(..surplus) {
+        match fs::remove_dir_all(&path) {
+            Ok(()) => {
+                tracing::info!(path = %path.display(), "an old store that was set aside is removed");
+            }
+            Err(why) => {
+                tracing::warn!(path = %path.display(), error = %why, "an old store that was set aside cannot be removed");
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn regression_stores_set_aside_are_bounded_and_adopted_ones_stay() {
+        let folder = tempfile::tempdir().unwrap();
+        let dir = folder.path();
+        for _ in 0..2 {
+            fs::create_dir(dir.join(FOLDER)).unwrap();
+            set_aside(dir, ADOPTED).unwrap();
+        }
+        for _ in 0..9 {
+            fs::create_dir(dir.join(FOLDER)).unwrap();
+            let newest = set_aside(dir, ASIDE).unwrap();
+            assert!(newest.exists());
+        }
+        let count = |prefix: &str| {
+            fs::read_dir(dir)
+                .unwrap()
+                .filter(|child| {
+                    let name = child.as_ref().unwrap().file_name();
+                    name.into_string().unwrap().starts_with(prefix)
+                })
+                .count()
+        };
+        assert_eq!((count(ASIDE), count(ADOPTED)), (ASIDE_MAX, 2));
+    }
 }

@@ -25,6 +25,9 @@ pub enum StoreError {
     /// Something in it is not what was written.
     #[error("the local store is damaged: {0}")]
     Damaged(String),
+    /// It is opened again after a fault.
+    #[error("the local store is being opened again after a fault")]
+    Reopening,
     /// sled panicked.
     #[error("the local store panicked: {0}")]
     Panicked(String),
@@ -134,12 +137,18 @@ const CHUNK_BYTES_MAX: usize = 1 << 20;
 pub struct Store {
     db: sled::Db,
     /// Held until sled has let go of its files (fields drop in order).
-    _lock: Arc<File>,
+    lock: Arc<File>,
 }
 
 impl Store {
     pub(super) fn new(db: sled::Db, lock: Arc<File>) -> Store {
-        Store { db, _lock: lock }
+        Store { db, lock }
+    }
+
+    /// The lock on the data folder, to be kept while the store is closed and opened again.
+    #[must_use]
+    pub fn lock(&self) -> Arc<File> {
+        Arc::clone(&self.lock)
     }
 
     /// True when nothing was ever written.

@@ -54,6 +54,34 @@ pub enum Task {
         /// Seed of the first case.
         seed: Option<u64>,
     },
+    /// Kill real processes at random moments and at named points, damage store files, fill disks; compare log, clients and
+    /// stores after each.
+    Crash {
+        /// Rounds of each kind: one kill or more each.
+        #[arg(long, default_value_t = 200)]
+        rounds: u64,
+        /// Repeats what was drawn; every run prints its own.
+        #[arg(long)]
+        seed: Option<u64>,
+        /// Only these: service, embedded, broker, agent, files or disk-full.
+        #[arg(long)]
+        only: Vec<String>,
+    },
+    /// A whole fleet under a steady pace of changes and all faults at random, checked every minute.
+    Soak {
+        /// How long.
+        #[arg(long, default_value_t = 10.0)]
+        minutes: f64,
+        /// Repeats what was drawn.
+        #[arg(long)]
+        seed: Option<u64>,
+        /// Three nats-servers and three replicas.
+        #[arg(long)]
+        cluster: bool,
+        /// No faults, at full pace: to measure growth.
+        #[arg(long)]
+        calm: bool,
+    },
     /// Replay the recorded answers of Dynamo 1.7 against the frontend façade.
     Transcripts,
     /// Measure something.

@@ -1,6 +1,7 @@
 //! `cargo xtask NAME`: everything that a developer or CI runs. Only wires names to steps.
 
 mod arguments;
+mod faults;
 mod frontend_half;
 mod steps;
 mod tally;
@@ -26,6 +27,13 @@ fn main() -> ExitCode {
         Task::Conformance => steps::conformance(&mut tally),
         Task::Dynamo { scenarios } => steps::dynamo(&mut tally, &scenarios),
         Task::Parity { cases, seed } => frontend_half::parity(&mut tally, cases, seed),
+        Task::Crash { rounds, seed, only } => faults::crash(&mut tally, rounds, seed, &only),
+        Task::Soak {
+            minutes,
+            seed,
+            cluster,
+            calm,
+        } => faults::soak(&mut tally, minutes, seed, cluster, calm),
         Task::Transcripts => frontend_half::transcripts(&mut tally),
         Task::Bench { what } => match what {
             Bench::Selection => frontend_half::bench_selection(&mut tally),

@@ -37,6 +37,7 @@ pub fn test(tally: &mut Tally, ci: bool, quick: bool) {
     tally.step("tree", tree::prove);
     deny(tally);
     bad_input(tally);
+    crate::faults::crash_quick(tally);
     if quick {
         tally.skip("conformance", "--quick");
         tally.skip("dynamo", "--quick");
@@ -155,7 +156,7 @@ fn build() -> bool {
 }
 
 /// One of the programs of the tests crate, with all binaries built.
-fn program(name: &str, arguments: &[String]) -> Found {
+pub(crate) fn program(name: &str, arguments: &[String]) -> Found {
     if !build() {
         return Found::one(false);
     }

@@ -52,6 +52,25 @@ pub fn prove() -> Found {
         let evidence = format!("cargo tree -i {library} -e normal: {}", users.join(", "));
         judge(right, &claim, &evidence);
     }
+    // What ends a process on purpose is in no program that people get; the tests show that it would be seen here.
+    for (package, there) in [
+        ("cli", false),
+        ("router-agent", false),
+        ("router-policy-tests", true),
+    ] {
+        let lines = tree(&["-p", package, "-e", "features"]);
+        let seen = lines.contains("\"crash-points\"");
+        let word = if there { "has" } else { "has no" };
+        let evidence = format!(
+            "cargo tree -p {package} -e features: {} lines",
+            lines.lines().count()
+        );
+        judge(
+            seen == there && lines.lines().count() > 1,
+            &format!("{package} {word} crash points"),
+            &evidence,
+        );
+    }
     found
 }
 
