@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::process::Command;
 
+use crate::cluster;
 use crate::tally::{Found, Tally, run, run_counting};
 use crate::tree;
 
@@ -39,10 +40,12 @@ pub fn test(tally: &mut Tally, ci: bool, quick: bool) {
     bad_input(tally);
     if quick {
         tally.skip("conformance", "--quick");
+        tally.skip("cluster", "--quick");
         tally.skip("dynamo", "--quick");
         return;
     }
     conformance(tally);
+    cluster::quick(tally);
     dynamo(tally, &[]);
 }
 
@@ -155,7 +158,7 @@ fn build() -> bool {
 }
 
 /// One of the programs of the tests crate, with all binaries built.
-fn program(name: &str, arguments: &[String]) -> Found {
+pub(crate) fn program(name: &str, arguments: &[String]) -> Found {
     if !build() {
         return Found::one(false);
     }
