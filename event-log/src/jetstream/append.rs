@@ -66,6 +66,7 @@ impl Inner {
     async fn classify(&self, answer: Result<Acknowledged, Refusal>) -> Result<Appended, Failure> {
         match answer {
             Ok(acknowledged) => {
+                self.link.was_useful();
                 let position = Position(acknowledged.seq);
                 self.saw(position);
                 Ok(Appended::Committed(position))

@@ -19,6 +19,11 @@ const PUBLISH: &[(u64, Publish, &str)] = &[
     (10158, Publish::Unknown, "duplicate in process"),
     // Storage of the leader failed: a full disk, for example.
     (10077, Publish::Refused, "storing failed"),
+    // Limits of the account or of the servers, looked at before anything is proposed.
+    (10002, Publish::Refused, "account limits exceeded"),
+    (10023, Publish::Refused, "insufficient resources"),
+    (10028, Publish::Refused, "memory exceeded"),
+    (10047, Publish::Refused, "storage exceeded"),
     (10054, Publish::Refused, "record too large"),
     (10060, Publish::Refused, "not the expected stream"),
     (10109, Publish::Refused, "stream sealed"),
@@ -50,7 +55,9 @@ mod tests {
     #[test]
     fn only_known_codes_are_verdicts() {
         assert_eq!(publish(10071), Publish::Conflict);
-        for code in [10077, 10054, 10060, 10109, 10166, 10199] {
+        for code in [
+            10002, 10023, 10028, 10047, 10077, 10054, 10060, 10109, 10166, 10199,
+        ] {
             assert_eq!(publish(code), Publish::Refused, "{code}");
         }
         for code in [10164, 10158, 10008, 10009, 0, 99_999] {

@@ -62,7 +62,12 @@ pub(super) struct Link {
     connected: watch::Sender<bool>,
     /// What the client or the server complained about last; none since the last connection.
     complaint: Arc<Mutex<Option<Complaint>>>,
+    /// Since when requests have got no useful answer although the link stands.
+    fruitless_since: Mutex<Option<Instant>>,
 }
+
+/// Bound: how long a server that is connected may be of no use until another one is tried, and how often.
+const FRUITLESS_MAX: Duration = Duration::from_secs(4);
 
 /// Something that the client or the server did not like.
 #[derive(Debug, Clone)]
@@ -96,6 +101,7 @@ impl Link {
             client: OnceCell::new(),
             connected: watch::Sender::new(false),
             complaint: Arc::default(),
+            fruitless_since: Mutex::default(),
         }
     }
 
@@ -203,7 +209,15 @@ impl Link {
             request = request.headers(headers);
         }
         let sent = Instant::now();
-        match client.send_request(subject, request).await {
+        let answer = client.send_request(subject, request).await;
+        let fruitless = match &answer {
+            Ok(answer) => leaderless(&answer.payload),
+            Err(_) => true,
+        };
+        if fruitless {
+            self.was_fruitless().await;
+        }
+        match answer {
             Ok(answer) => Ok(answer.payload),
             Err(why) => Err(match why.kind() {
                 RequestErrorKind::NoResponders => Refusal::Nobody,
@@ -218,6 +232,45 @@ impl Link {
                 }
                 RequestErrorKind::Other => Refusal::Silent(why.to_string()),
             }),
+        }
+    }
+
+    /// The broker gave an answer that only a server among a majority can give.
+    pub(super) fn was_useful(&self) {
+        *self
+            .fruitless_since
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    /// The broker gave none: when that goes on for too long, another server is tried.
+    ///
+    /// SUBTLE: a server that is cut off from the others answers its clients' pings for ever, and a leader that is also questions,
+    /// so they stay with it although another server of their list could serve them (`cluster leader-split`: no change was
+    /// accepted for as long as the cut lasted).
+    pub(super) async fn was_fruitless(&self) {
+        let overdue = {
+            let mut since = self
+                .fruitless_since
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
+            let first = *since.get_or_insert_with(Instant::now);
+            let overdue = first.elapsed() >= FRUITLESS_MAX;
+            if overdue {
+                *since = Some(Instant::now());
+            }
+            overdue
+        };
+        let Some(client) = self.client.get() else {
+            return;
+        };
+        if overdue && self.urls.contains(',') && client.connection_state() == State::Connected {
+            tracing::warn!(
+                urls = self.shown,
+                "the NATS server is of no use; trying another one"
+            );
+            // Fails only for a client that is closed.
+            let _ = client.force_reconnect().await;
         }
     }
 
@@ -252,6 +305,17 @@ impl Link {
             tokio::time::sleep(pause).await;
         }
         Err(Refusal::Nobody)
+    }
+}
+
+/// True for an answer that nobody leads.
+fn leaderless(payload: &Bytes) -> bool {
+    match parse::<Value>(payload) {
+        Err(Refusal::Code { code, .. }) => codes::passes(code),
+        Ok(_)
+        | Err(Refusal::NotSent(_) | Refusal::Silent(_) | Refusal::Nobody | Refusal::Garbled(_)) => {
+            false
+        }
     }
 }
 
@@ -307,7 +371,10 @@ fn note(complaint: &Mutex<Option<Complaint>>, event: &Event) {
         Some(Complaint { words, at })
     };
     match event {
-        Event::Connected => *complaint = None,
+        // What was said just before is the reason of the reconnect.
+        Event::Connected => {
+            complaint.take_if(|complaint| complaint.at.elapsed() > FRUITLESS_MAX);
+        }
         Event::ServerError(why) => *complaint = because(why.to_string()),
         Event::ClientError(why) => *complaint = because(why.to_string()),
         Event::Disconnected

@@ -18,7 +18,44 @@ struct StreamInfo {
     config: Value,
     created: String,
     state: StreamState,
+    #[serde(default)]
+    cluster: Option<Cluster>,
 }
+
+#[derive(Deserialize)]
+struct Cluster {
+    #[serde(default)]
+    replicas: Option<Vec<Follower>>,
+}
+
+/// As the leader sees it.
+#[derive(Deserialize)]
+struct Follower {
+    /// Nanoseconds since the leader heard from it.
+    #[serde(default)]
+    active: u64,
+    #[serde(default)]
+    offline: bool,
+}
+
+impl StreamInfo {
+    /// True when whoever answered hears a majority of the stream's servers, so that no other one can lead yet.
+    fn is_led(&self) -> bool {
+        let followers = self.cluster.as_ref().and_then(|all| all.replicas.as_ref());
+        let Some(followers) = followers else {
+            return true;
+        };
+        let heard = followers
+            .iter()
+            .filter(|one| !one.offline && one.active < HEARD_MAX_NANOS)
+            .count();
+        // With the leader itself.
+        2 * (heard + 1) > followers.len() + 1
+    }
+}
+
+/// Bound: followers are asked by their leader every second, and elect another one when they hear nothing for 4 s or more.
+const HEARD_MAX_NANOS: u64 = 2_500_000_000;
 
 #[derive(Deserialize)]
 struct StreamState {
@@ -41,22 +78,37 @@ impl Inner {
         let seen = self.seen();
         let until = Instant::now() + BEHIND_PATIENCE;
         loop {
-            let facts = self.ask().await?;
-            if facts.last >= seen || Instant::now() >= until {
+            let (facts, led) = self.ask().await?;
+            if led {
+                self.link.was_useful();
+            } else {
+                self.link.was_fruitless().await;
+            }
+            let over = Instant::now() >= until;
+            if !led && over {
+                // SUBTLE: a leader that is cut off answers until it notices, and what it says of the end is old by then
+                // (`cluster leader-split`: a read that had asked for the head missed an acknowledged change). A moment is left
+                // in which a healed one is wrong: JetStream has no read that is confirmed by a majority.
+                return Err(Failure::Determinate(
+                    "the leader of the stream hears no majority of its servers".to_owned(),
+                ));
+            }
+            if led && (facts.last >= seen || over) {
                 return Ok(facts);
             }
             tokio::time::sleep(BEHIND_PAUSE).await;
         }
     }
 
-    async fn ask(&self) -> Result<Facts, Failure> {
+    /// What the leader says, and whether it can be sure to be the leader.
+    async fn ask(&self) -> Result<(Facts, bool), Failure> {
         for answer in 1.. {
             let found = self
                 .link
                 .api(&format!("STREAM.INFO.{}", self.stream), &Value::Null)
                 .await;
             match found {
-                Ok(info) => return self.judge(&info),
+                Ok(info) => return self.judge(&info).map(|facts| (facts, info.is_led())),
                 Err(Refusal::Code {
                     code: codes::STREAM_NOT_FOUND,
                     ..
@@ -68,7 +120,9 @@ impl Inner {
                     return Err(Failure::Foreign(Foreign::Gone { known }));
                 }
                 Some(_) => tokio::time::sleep(GONE_PAUSE).await,
-                None if self.identity().may_create() => return self.create().await,
+                None if self.identity().may_create() => {
+                    return self.create().await.map(|facts| (facts, true));
+                }
                 None => {
                     return Err(Failure::Determinate(format!(
                         "there is no stream {} at NATS, and none may be made here",
@@ -279,6 +333,21 @@ mod tests {
     fn the_wanted_configuration_reads_back_from_the_wire() {
         let wanted = stream::wanted(LogId(uuid::Uuid::from_u128(5)), 3);
         assert_eq!(from_wire(&to_wire("S", &wanted)), wanted);
+    }
+
+    #[test]
+    fn a_leader_is_believed_while_it_hears_a_majority() {
+        let is_led = |cluster: Value| {
+            let info = json!({ "config": {}, "created": "", "state": { "last_seq": 1 }, "cluster": cluster });
+            serde_json::from_value::<StreamInfo>(info).unwrap().is_led()
+        };
+        let heard = json!({ "active": 300_000_000u64 });
+        let lost = json!({ "active": 3_000_000_000u64 });
+        let away = json!({ "active": 1, "offline": true });
+        assert!(is_led(Value::Null) && is_led(json!({ "leader": "one" })));
+        assert!(is_led(json!({ "replicas": [heard, lost] })));
+        assert!(!is_led(json!({ "replicas": [lost, away] })));
+        assert!(!is_led(json!({ "replicas": [heard, lost, lost, away] })));
     }
 
     #[test]

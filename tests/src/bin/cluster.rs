@@ -1,5 +1,5 @@
-//! Runs the cluster under faults: `cluster [--kills N] [--writers N] [--seed N] [--quick] [--only NAME]...`, or judges a history
-//! that was kept: `cluster --history FILE`.
+//! Runs the cluster under faults: `cluster [--kills=N] [--writers=N] [--seed=N] [--quick] [--only=NAME]...`, or judges a history
+//! that was kept: `cluster --history=FILE`.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -8,7 +8,23 @@ use router_policy_tests::cluster::{self, Settings};
 use router_policy_tests::history::{checker, recorder};
 
 fn main() -> ExitCode {
-    let mut arguments = std::env::args().skip(1);
+    match arguments() {
+        Ok(Asked::Run(settings)) if cluster::run(&settings) => ExitCode::SUCCESS,
+        Ok(Asked::Run(_)) => ExitCode::FAILURE,
+        Ok(Asked::Judge(path)) => judge(Path::new(&path)),
+        Err(why) => {
+            eprintln!("{why}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+enum Asked {
+    Run(Settings),
+    Judge(String),
+}
+
+fn arguments() -> Result<Asked, String> {
     let mut settings = Settings {
         kills: 10,
         writers: 32,
@@ -16,36 +32,31 @@ fn main() -> ExitCode {
         only: Vec::new(),
         quick: false,
     };
-    while let Some(argument) = arguments.next() {
-        let mut value = || arguments.next().unwrap_or_default();
-        let number = |text: String| text.parse::<u32>();
-        let understood = match argument.as_str() {
-            "--kills" => number(value()).map(|kills| settings.kills = kills),
-            "--writers" => number(value()).map(|writers| settings.writers = writers as usize),
-            "--seed" => number(value()).map(|seed| settings.seed = u64::from(seed)),
-            "--quick" => {
-                settings.quick = true;
-                Ok(())
-            }
-            "--only" => {
-                settings.only.push(value());
-                Ok(())
-            }
-            "--history" => return judge(Path::new(&value())),
-            _ => {
-                eprintln!("unknown argument {argument}");
-                return ExitCode::from(2);
-            }
+    for argument in std::env::args().skip(1) {
+        let (name, value) = argument.split_once('=').unwrap_or((&argument, ""));
+        let number = || {
+            value
+                .parse::<u32>()
+                .map_err(|why| format!("{argument}: {why}"))
         };
-        if let Err(why) = understood {
-            eprintln!("{argument}: {why}");
-            return ExitCode::from(2);
+        match name {
+            "--kills" => settings.kills = number()?,
+            "--writers" => settings.writers = number()? as usize,
+            "--seed" => settings.seed = u64::from(number()?),
+            "--quick" => settings.quick = true,
+            "--only" => settings.only.push(value.to_owned()),
+            "--history" => return Ok(Asked::Judge(value.to_owned())),
+            _ => return Err(format!("unknown argument {argument}")),
         }
     }
-    if cluster::run(&settings) {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
+    let names: Vec<&str> = cluster::cases::ALL.iter().map(|case| case.name).collect();
+    let known = |only: &String| names.iter().any(|name| name.contains(only.as_str()));
+    match settings.only.iter().find(|only| !known(only)) {
+        Some(unknown) => Err(format!(
+            "no fault {unknown:?}; there are {}",
+            names.join(", ")
+        )),
+        None => Ok(Asked::Run(settings)),
     }
 }
 

@@ -54,6 +54,12 @@ pub const ALL: &[Case] = &[
         |s| cut(s, "leader-cut-off", true, true)
     ),
     case!(
+        "leader-split",
+        "the leader is cut off from the other servers, and the services reach all of them",
+        false,
+        split
+    ),
+    case!(
         "leader-unheard",
         "the leader hears everybody and is heard by nobody",
         false,
@@ -203,6 +209,25 @@ async fn cut(settings: Settings, name: &'static str, outgoing: bool, incoming: b
         stage.whole().await;
     }
     end(stage, &load, name).await;
+}
+
+/// The old leader goes on answering until it notices; what it says of the log's end is old by then.
+async fn split(settings: Settings) {
+    let (stage, load) = begin(&settings, "leader-split", &Setup::default()).await;
+    load.forgive_old_ends();
+    for _ in 0..3 {
+        let leader = stage.leader().await;
+        let since = Instant::now();
+        for other in (0..3).filter(|other| *other != leader) {
+            stage.net.set(leader, other, Lane::Cut);
+            stage.net.set(other, leader, Lane::Cut);
+        }
+        pause_of(&load, "cut", since).await;
+        load.goes_on(200, PATIENCE).await;
+        stage.net.heal();
+        stage.whole().await;
+    }
+    end(stage, &load, "leader-split").await;
 }
 
 async fn follower_cut_off(settings: Settings) {

@@ -11,7 +11,7 @@ use schemas::{CommandId, Position};
 
 use super::load::Load;
 use super::stage::{OPERATOR, PATIENCE, Stage};
-use crate::history::{checker, recorder};
+use crate::history::{What, checker, recorder};
 use crate::wait::wait_until;
 
 /// What the log holds.
@@ -119,10 +119,8 @@ impl Ledger {
                 "{command} was acknowledged: once, and there"
             );
         }
-        for (what, commands) in [
-            ("refused", &told.refused),
-            ("not applied", &told.not_applied),
-        ] {
+        let refused = told.refused.keys().copied().collect();
+        for (what, commands) in [("refused", &refused), ("not applied", &told.not_applied)] {
             for command in commands {
                 let there = self.accepted.get(command);
                 assert_eq!(there, None, "{command} was told to be {what}");
@@ -156,6 +154,17 @@ pub fn judge(load: &Load, ledger: &Ledger, kept: &Path, name: &str) {
     let judged = checker::check(&history);
     if let Err(why) = judged.as_ref() {
         let kept = recorder::keep(&history, kept);
+        if let checker::Violation::NotLinearizable { stuck, .. } = why {
+            let told = load.told();
+            for operation in stuck {
+                if let What::Refused { command, .. } = operation.what {
+                    println!(
+                        "      {command} was answered {:?}",
+                        told.refused.get(&command)
+                    );
+                }
+            }
+        }
         panic!("{name}: the history is impossible: {why}; kept in {kept:?}");
     }
     ledger.agrees(load);

@@ -4,6 +4,7 @@
 //! service itself has to say whether a change was made: what it calls not applied must never show up.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -34,8 +35,8 @@ const INSIST: Duration = Duration::from_secs(60);
 pub struct Told {
     /// Acknowledged changes and their positions.
     pub acknowledged: BTreeMap<CommandId, u64>,
-    /// Refused because of another change.
-    pub refused: BTreeSet<CommandId>,
+    /// Refused because of another change, with the answer.
+    pub refused: BTreeMap<CommandId, String>,
     /// Said to be not applied.
     pub not_applied: BTreeSet<CommandId>,
     /// Never found out.
@@ -65,6 +66,10 @@ pub struct Acknowledged {
 #[derive(Debug)]
 pub struct Load {
     services: Vec<Http>,
+    /// Names the policies, so that two loads on one log do not share any.
+    seed: u64,
+    /// What is told of the log's end is not judged, see [`Load::forgive_old_ends`].
+    forgiving: AtomicBool,
     recorder: Recorder,
     told: Mutex<Told>,
     /// The last revision of each policy that anybody saw, and the last acknowledged position.
@@ -81,6 +86,8 @@ impl Load {
         let now = Instant::now();
         let load = Arc::new(Load {
             services,
+            seed,
+            forgiving: AtomicBool::new(false),
             recorder: Recorder::default(),
             told: Mutex::default(),
             seen: Mutex::new((vec![0; POLICIES], vec![0; POLICIES])),
@@ -111,6 +118,13 @@ impl Load {
             });
         }
         load
+    }
+
+    /// Leaves out of the history what rests on the log's end as its leader tells it: fresh reads, and refusals by a replica that is
+    /// behind. A leader that was cut off and comes back tells an old end for a moment, and JetStream has no read that a majority
+    /// confirms.
+    pub fn forgive_old_ends(&self) {
+        self.forgiving.store(true, Ordering::Release);
     }
 
     /// Tells of each acknowledgement.
@@ -175,6 +189,9 @@ impl Load {
             }
             history.push(operation);
         }
+        if self.forgiving.load(Ordering::Acquire) {
+            history.retain(|one| !matches!(one.what, What::Read { .. } | What::Refused { .. }));
+        }
         history.sort_by_key(|operation| operation.began_us);
         history
     }
@@ -213,10 +230,6 @@ impl Load {
     }
 }
 
-fn path(policy: usize) -> String {
-    format!("/v1/policies?kind=worker_selection&model=storm-{policy}")
-}
-
 struct Client {
     load: Arc<Load>,
     number: usize,
@@ -237,7 +250,7 @@ struct Write {
 /// What one try told.
 enum Fate {
     Acknowledged(u64),
-    Refused,
+    Refused(String),
     NotApplied,
     Open,
 }
@@ -252,6 +265,10 @@ impl Client {
             ended_us: self.load.recorder.now_us(),
             what,
         }
+    }
+
+    fn model(&self, policy: usize) -> String {
+        format!("storm-{}-{policy}", self.load.seed)
     }
 
     async fn write(&mut self) {
@@ -318,8 +335,8 @@ impl Client {
                     };
                 });
             }
-            Fate::Refused => {
-                self.load.told().refused.insert(command);
+            Fate::Refused(answer) => {
+                self.load.told().refused.insert(command, answer);
                 if let Some(expected) = expected {
                     let operation = self.note(write, What::Refused { command, expected });
                     self.load.recorder.note(operation);
@@ -343,7 +360,7 @@ impl Client {
     async fn one_try(&self, write: &mut Write, named: bool) -> Fate {
         let value = f64::from(u32::try_from(write.began_us % 1_000).unwrap_or(0)) / 1_000.0;
         let mut change = json!({"kind": "worker_selection",
-            "scope": {"model": format!("storm-{}", write.policy)},
+            "scope": {"model": self.model(write.policy)},
             "parameters": {"router_temperature": value}});
         if let Some(expected) = write.expected {
             change["expected_revision"] = json!(expected);
@@ -379,7 +396,7 @@ impl Client {
         let outcome = answer.json["outcome"].as_str().unwrap_or_default();
         match (answer.status, answer.code(), outcome) {
             (200, ..) => Fate::Acknowledged(answer.json["position"].as_u64().unwrap_or(0)),
-            (409, "stale_revision" | "conflict", _) => Fate::Refused,
+            (409, "stale_revision" | "conflict", _) => Fate::Refused(answer.text),
             (503, "foreign_log", _) => {
                 self.load.wrong("the log was always the same", &answer);
                 Fate::Open
@@ -405,7 +422,10 @@ impl Client {
         replica: usize,
         at_least: Option<u64>,
     ) -> Option<(Register, u64)> {
-        let mut path = path(policy);
+        let mut path = format!(
+            "/v1/policies?kind=worker_selection&model={}",
+            self.model(policy)
+        );
         if let Some(position) = at_least {
             path.push_str(&format!("&min_position={position}"));
         }

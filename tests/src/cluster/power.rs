@@ -118,12 +118,18 @@ pub(super) async fn cut(settings: Settings, sync_always: bool) {
         };
         let (mut stage, load) = begin(&settings, name, &setup).await;
         load.goes_on(150, PATIENCE).await;
+        // The configuration lies on the same disk, and is not what this is about.
+        let configurations: Vec<String> = disks
+            .iter()
+            .map(|disk| std::fs::read_to_string(disk.at.join("nats.conf")).expect("it is there"))
+            .collect();
         kill_all(&mut stage);
         for disk in &disks {
             disk.freeze();
         }
-        for disk in &disks {
+        for (disk, configuration) in disks.iter().zip(configurations) {
             disk.thaw();
+            std::fs::write(disk.at.join("nats.conf"), configuration).expect("written");
         }
         start_all(&mut stage);
         if sync_always {

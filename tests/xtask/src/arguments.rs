@@ -2,6 +2,8 @@
 
 use clap::{Parser, Subcommand, ValueEnum};
 
+use crate::cluster::Cluster;
+
 /// What a developer or CI runs.
 #[derive(Debug, Parser)]
 #[command(name = "cargo xtask")]
@@ -46,6 +48,8 @@ pub enum Task {
         /// Only these (letters, or `latency`).
         scenarios: Vec<String>,
     },
+    /// A cluster of three under faults and load: leaders killed, links cut, stores lost, limits reached, power cut.
+    Cluster(Cluster),
     /// Compare the built-in policy selection by selection with Dynamo's own (a workspace of its own; minutes to build once).
     Parity {
         /// Random cases.

@@ -1,6 +1,7 @@
 //! `cargo xtask NAME`: everything that a developer or CI runs. Only wires names to steps.
 
 mod arguments;
+mod cluster;
 mod faults;
 mod frontend_half;
 mod steps;
@@ -26,6 +27,7 @@ fn main() -> ExitCode {
         Task::BadInput => steps::bad_input(&mut tally),
         Task::Conformance => steps::conformance(&mut tally),
         Task::Dynamo { scenarios } => steps::dynamo(&mut tally, &scenarios),
+        Task::Cluster(options) => cluster::run(&mut tally, &options),
         Task::Parity { cases, seed } => frontend_half::parity(&mut tally, cases, seed),
         Task::Crash { rounds, seed, only } => faults::crash(&mut tally, rounds, seed, &only),
         Task::Soak {

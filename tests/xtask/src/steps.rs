@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::process::Command;
 
+use crate::cluster;
 use crate::tally::{Found, Tally, run, run_counting};
 use crate::tree;
 
@@ -40,10 +41,12 @@ pub fn test(tally: &mut Tally, ci: bool, quick: bool) {
     crate::faults::crash_quick(tally);
     if quick {
         tally.skip("conformance", "--quick");
+        tally.skip("cluster", "--quick");
         tally.skip("dynamo", "--quick");
         return;
     }
     conformance(tally);
+    cluster::quick(tally);
     dynamo(tally, &[]);
 }
 
