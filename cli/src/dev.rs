@@ -4,7 +4,7 @@
 use std::io::{IsTerminal as _, Write as _};
 use std::net::SocketAddr;
 
-use event_log::{Options, ReaderWiring, Wiring};
+use event_log::{LogUrl, Options, ReaderWiring, Wiring};
 
 use crate::arguments::Dev;
 use crate::client::chain;
@@ -19,7 +19,7 @@ pub(crate) async fn run(options: Dev) -> Result<(), Problem> {
         embedded_dir: options.data.join("log"),
         ..Options::default()
     };
-    let wiring = wire("embedded", &options.data, log).await?;
+    let wiring = wire(&LogUrl::Embedded(None), &options.data, log).await?;
     let mut config = service::Config::new(options.listen, &options.data);
     config.facade_disabled = crate::serve::facade_disabled();
     let running = start(config, wiring.clone(), &options.data).await?;

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use event_log::{Options, Wiring};
+use event_log::{LogUrl, Options, Wiring};
 
 use crate::arguments::Serve;
 use crate::client::chain;
@@ -11,8 +11,9 @@ use crate::problem::Problem;
 
 pub(crate) async fn run(options: Serve) -> Result<(), Problem> {
     log_to_stderr("info");
+    let log = place(&options.log)?;
     let wiring = wire(
-        &options.log,
+        &log,
         &options.data,
         Options {
             stream: options.stream,
@@ -29,7 +30,7 @@ pub(crate) async fn run(options: Serve) -> Result<(), Problem> {
     config.insecure = options.insecure;
     config.facade_disabled = facade_disabled();
     let running = start(config, wiring, &options.data).await?;
-    tracing::info!(address = %running.address(), log = options.log, "serving");
+    tracing::info!(address = %running.address(), %log, "serving");
     let ended = until_stopped(&running).await;
     tracing::info!("stopping");
     running.stop().await;
@@ -52,18 +53,21 @@ pub(crate) async fn start(
     })
 }
 
+/// Reads `--log`. The text itself goes into no message: it may hold a password.
+pub(crate) fn place(log: &str) -> Result<LogUrl, Problem> {
+    log.parse()
+        .map_err(|error| Problem::Usage(format!("--log {}", chain(&error))))
+}
+
 /// Opens a log for reading and writing. Only a service that has never met one may make it: a log that is gone must never
 /// be taken for a log that says nothing.
-pub(crate) async fn wire(log: &str, data: &Path, options: Options) -> Result<Wiring, Problem> {
+pub(crate) async fn wire(log: &LogUrl, data: &Path, options: Options) -> Result<Wiring, Problem> {
     let met = service::met_log(data).map_err(|error| Problem::Failed(chain(&error)))?;
     match met {
         Some(log_id) => options.identity.expect(log_id),
         None => options.identity.allow_create(),
     }
-    let url = log
-        .parse()
-        .map_err(|error| Problem::Usage(format!("--log {log:?} {}", chain(&error))))?;
-    event_log::connect(&url, options)
+    event_log::connect(log, options)
         .await
         .map_err(|error| Problem::Failed(format!("the log {log}: {}", chain(&error))))
 }

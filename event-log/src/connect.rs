@@ -70,15 +70,16 @@ impl FromStr for LogUrl {
         let servers: Vec<&str> = text.split(',').map(str::trim).collect();
         let mut schemes = Vec::new();
         for server in &servers {
+            // The whole text in messages: a part of it may be a part of a password.
             let (scheme, rest) = server
                 .split_once("://")
-                .ok_or_else(|| BadLogUrl::Scheme(redact(server)))?;
+                .ok_or_else(|| BadLogUrl::Scheme(redact(text)))?;
             let host = rest.rsplit('@').next().unwrap_or_default();
             if host.is_empty()
                 || host.starts_with([':', '/'])
                 || server.contains(char::is_whitespace)
             {
-                return Err(BadLogUrl::Host(redact(server)));
+                return Err(BadLogUrl::Host(redact(text)));
             }
             schemes.push(scheme);
         }
@@ -94,16 +95,27 @@ impl FromStr for LogUrl {
     }
 }
 
-/// Without the part that may hold a password.
+/// Without the part that may hold a password. A password may hold a comma, so what follows one is another server only when
+/// it begins with a scheme.
 pub(crate) fn redact(url: &str) -> String {
-    let redact_one = |url: &str| match url.split_once("://") {
-        Some((scheme, rest)) => match rest.rsplit_once('@') {
-            Some((_, host)) => format!("{scheme}://***@{host}"),
-            None => url.to_owned(),
+    let mut servers: Vec<String> = Vec::new();
+    for part in url.split(',') {
+        match servers.last_mut() {
+            Some(server) if !part.contains("://") => {
+                server.push(',');
+                server.push_str(part);
+            }
+            Some(_) | None => servers.push(part.to_owned()),
+        }
+    }
+    let redact_one = |server: &String| match server.rsplit_once('@') {
+        Some((before, host)) => match before.split_once("://") {
+            Some((scheme, _)) => format!("{scheme}://***@{host}"),
+            None => format!("***@{host}"),
         },
-        None => url.to_owned(),
+        None => server.clone(),
     };
-    url.split(',').map(redact_one).collect::<Vec<_>>().join(",")
+    servers.iter().map(redact_one).collect::<Vec<_>>().join(",")
 }
 
 impl fmt::Display for LogUrl {
@@ -247,6 +259,11 @@ mod tests {
             ("nats://", BadLogUrl::Host("nats://".to_owned())),
             ("nats://:4222", BadLogUrl::Host("nats://:4222".to_owned())),
             ("nats://a,tls://b", BadLogUrl::Mixed),
+            (
+                "nats://u:pass,word@host",
+                BadLogUrl::Scheme("nats://***@host".to_owned()),
+            ),
+            ("u:password@host", BadLogUrl::Scheme("***@host".to_owned())),
             (
                 "http://a,http://b",
                 BadLogUrl::Scheme("http://a,http://b".to_owned()),

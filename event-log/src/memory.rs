@@ -159,10 +159,16 @@ const REPORTS_BEHIND_MAX: usize = 4_096;
 /// Bound: agents whose newest report is kept. A further one takes the place of whoever reported longest ago by its own clock.
 const AGENTS_MAX: usize = 10_000;
 
+/// Bound: reports longer than this are counted by their bytes, not only by number.
+const LONG_BYTES: usize = 16 << 10;
+/// Bound: bytes of all long reports that are kept, as JSON.
+const LONG_TOTAL_MAX: usize = 64 << 20;
+
 /// A board in memory.
 #[derive(Debug)]
 pub struct MemoryBoard {
-    newest: Mutex<BTreeMap<AgentId, AgentStatus>>,
+    /// With their bytes as JSON.
+    newest: Mutex<BTreeMap<AgentId, (usize, AgentStatus)>>,
     reports: broadcast::Sender<AgentStatus>,
 }
 
@@ -178,14 +184,28 @@ impl Default for MemoryBoard {
 #[async_trait]
 impl StatusBoard for MemoryBoard {
     async fn report(&self, status: &AgentStatus) -> Result<(), Failure> {
+        // Encoding plain values cannot fail.
+        let bytes = serde_json::to_vec(status).map_or(0, |json| json.len());
         let mut newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
+        if bytes > LONG_BYTES {
+            let others = newest.iter().filter(|(agent, _)| **agent != status.agent);
+            let long: usize = others
+                .map(|(_, (bytes, _))| *bytes)
+                .filter(|bytes| *bytes > LONG_BYTES)
+                .sum();
+            if long + bytes > LONG_TOTAL_MAX {
+                return Err(Failure::Determinate(
+                    "too many long reports are kept already".to_owned(),
+                ));
+            }
+        }
         if newest.len() >= AGENTS_MAX && !newest.contains_key(&status.agent) {
-            let oldest = newest.values().min_by_key(|known| known.reported_at);
-            if let Some(oldest) = oldest.map(|known| known.agent.clone()) {
+            let oldest = newest.values().min_by_key(|(_, known)| known.reported_at);
+            if let Some(oldest) = oldest.map(|(_, known)| known.agent.clone()) {
                 newest.remove(&oldest);
             }
         }
-        newest.insert(status.agent.clone(), status.clone());
+        newest.insert(status.agent.clone(), (bytes, status.clone()));
         // No watcher is no failure: the report is kept.
         let _ = self.reports.send(status.clone());
         Ok(())
@@ -196,7 +216,7 @@ impl StatusBoard for MemoryBoard {
         // Subscribed under the lock: no report can fall between the two.
         let live = self.reports.subscribe();
         Ok(Box::new(MemoryReports {
-            backlog: newest.values().cloned().collect(),
+            backlog: newest.values().map(|(_, known)| known.clone()).collect(),
             live,
         }))
     }

@@ -131,7 +131,15 @@ fn today(value: Value) -> Result<Record, String> {
     }
 }
 
+/// Bound: characters of what is said about an unreadable record. Its own words may be in there, and every policy that it
+/// names keeps them.
+const WHY_CHARS_MAX: usize = 300;
+
 fn unknown(subject: &Subject, value: &Value, why: String) -> Reading {
+    let why = match why.char_indices().nth(WHY_CHARS_MAX) {
+        Some((end, _)) => format!("{}…", &why[..end]),
+        None => why,
+    };
     let named = value
         .get("policies")
         .and_then(Value::as_str)

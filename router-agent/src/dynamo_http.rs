@@ -22,10 +22,12 @@ use crate::target::{
     Applied, Configuration, Listing, PolicyTarget, RouterView, TargetError, Thresholds, Values,
 };
 
-/// Bound: an answer of a frontend; a thousand routers list in less than 1 MiB.
-const ANSWER_BYTES_MAX: usize = 8 << 20;
+/// Bound: an answer of a frontend; a thousand routers list in less than that, and no report could hold more.
+const ANSWER_BYTES_MAX: usize = 1 << 20;
 /// Bound: a frontend's words as they are kept and reported.
 const WORDS_CHARS_MAX: usize = 500;
+/// Bound: routers and models that no scope can address, as they are named.
+const UNADDRESSABLE_MAX: usize = 8;
 /// The largest request body that a frontend takes (Dynamo 1.7, `/router_policy`).
 const REQUEST_BYTES_MAX: usize = 16_384;
 
@@ -58,6 +60,11 @@ pub enum BadAddress {
         "{0:?} does not start with http://; frontends' admin routes are unauthenticated and belong on loopback"
     )]
     Scheme(String),
+    /// Whoever shows the address, a report for example, would show the password too.
+    #[error(
+        "the address of a frontend must not hold a name or password (its admin routes ask for none)"
+    )]
+    Credentials,
     /// The client cannot be made.
     #[error("no HTTP client: {0}")]
     Client(String),
@@ -78,6 +85,10 @@ impl DynamoHttp {
     /// # Errors
     /// [`BadAddress`].
     pub fn new(url: &str, timeouts: Timeouts) -> Result<DynamoHttp, BadAddress> {
+        // Also where it cannot be read: the address goes into messages.
+        if url.contains('@') {
+            return Err(BadAddress::Credentials);
+        }
         let mut base = Url::parse(url).map_err(|_| BadAddress::Malformed(url.to_owned()))?;
         if base.scheme() != "http" {
             return Err(BadAddress::Scheme(url.to_owned()));
@@ -136,68 +147,16 @@ impl DynamoHttp {
             body,
         })
     }
-
-    async fn list_thresholds(&self, path: &str) -> Result<Option<Vec<Value>>, TargetError> {
-        #[derive(Deserialize)]
-        struct Wire {
-            thresholds: Vec<Value>,
-        }
-        let answer = self.get(path).await?;
-        match answer.status {
-            StatusCode::OK => Ok(Some(answer.json::<Wire>()?.thresholds)),
-            StatusCode::NOT_FOUND => Ok(None),
-            _ => Err(answer.unexpected()),
-        }
-    }
 }
 
 #[async_trait]
 impl PolicyTarget for DynamoHttp {
     async fn list(&self) -> Result<Listing, TargetError> {
-        #[derive(Deserialize)]
-        struct Wire {
-            routers: Vec<RouterWire>,
-        }
-        let answer = self.get("router_policy").await?;
-        let routers = match answer.status {
-            StatusCode::OK => Some(answer.json::<Wire>()?.routers),
-            StatusCode::NOT_FOUND => None,
-            _ => return Err(answer.unexpected()),
-        };
+        let routers = self.get("router_policy").await?.found()?;
         let legacy = routers.is_none();
-        let thresholds = self.list_thresholds(threshold_path(legacy)).await?;
+        let thresholds = self.get(threshold_path(legacy)).await?.found()?;
         self.legacy.store(legacy, Ordering::Relaxed);
-        let mut listing = Listing {
-            capability: match (&routers, &thresholds) {
-                (Some(_), _) => Capability::RouterPolicy,
-                (None, Some(_)) => Capability::BusyThresholdOnly,
-                (None, None) => Capability::None,
-            },
-            routers: BTreeMap::new(),
-            thresholds: BTreeMap::new(),
-            unaddressable: Vec::new(),
-        };
-        for wire in routers.unwrap_or_default() {
-            let id = wire.router_id;
-            match wire.view() {
-                Ok(view) => {
-                    listing.routers.insert(id, view);
-                }
-                Err(why) => listing.unaddressable.push(format!("router {id}: {why}")),
-            }
-        }
-        for wire in thresholds.unwrap_or_default() {
-            let (model, values) = thresholds_of(&wire)?;
-            match Name::new(model) {
-                Ok(model) => {
-                    listing.thresholds.insert(model, values);
-                }
-                Err(why) => listing
-                    .unaddressable
-                    .push(format!("thresholds of model {model:?}: model {why}")),
-            }
-        }
-        Ok(listing)
+        listing(routers.as_deref(), thresholds.as_deref())
     }
 
     async fn apply(
@@ -224,7 +183,7 @@ impl PolicyTarget for DynamoHttp {
         if answer.status != StatusCode::OK {
             return Err(answer.refusal());
         }
-        let wire: RouterWire = answer.json()?;
+        let wire: RouterWire = understand(&answer.body)?;
         let configuration = wire
             .configuration
             .ok_or_else(|| TargetError::transient("answered 200 without a configuration"))?;
@@ -258,6 +217,65 @@ impl PolicyTarget for DynamoHttp {
     }
 }
 
+/// What a frontend lists, from its answers to `/router_policy` and to the route of thresholds; `None` where it has no such
+/// route.
+///
+/// # Errors
+/// [`TargetError::Transient`] for what cannot be understood.
+pub fn listing(routers: Option<&[u8]>, thresholds: Option<&[u8]>) -> Result<Listing, TargetError> {
+    #[derive(Deserialize)]
+    struct Routers {
+        routers: Vec<RouterWire>,
+    }
+    #[derive(Deserialize)]
+    struct Listed {
+        thresholds: Vec<Value>,
+    }
+    let routers = routers.map(understand::<Routers>).transpose()?;
+    let thresholds = thresholds.map(understand::<Listed>).transpose()?;
+    let mut listing = Listing {
+        capability: match (&routers, &thresholds) {
+            (Some(_), _) => Capability::RouterPolicy,
+            (None, Some(_)) => Capability::BusyThresholdOnly,
+            (None, None) => Capability::None,
+        },
+        routers: BTreeMap::new(),
+        thresholds: BTreeMap::new(),
+        unaddressable: Vec::new(),
+    };
+    let mut unaddressable = Vec::new();
+    for wire in routers.map(|all| all.routers).unwrap_or_default() {
+        let id = wire.router_id;
+        match wire.view() {
+            Ok(view) => {
+                listing.routers.insert(id, view);
+            }
+            Err(why) => unaddressable.push(format!("router {id}: {why}")),
+        }
+    }
+    for wire in thresholds.map(|all| all.thresholds).unwrap_or_default() {
+        let (model, values) = thresholds_of(&wire)?;
+        match Name::new(model) {
+            Ok(model) => {
+                listing.thresholds.insert(model, values);
+            }
+            Err(why) => unaddressable.push(format!("thresholds of model {model:?}: model {why}")),
+        }
+    }
+    let more = unaddressable.len().saturating_sub(UNADDRESSABLE_MAX);
+    unaddressable.truncate(UNADDRESSABLE_MAX);
+    listing.unaddressable = unaddressable.iter().map(|words| cut(words)).collect();
+    if more > 0 {
+        listing.unaddressable.push(format!("and {more} more"));
+    }
+    Ok(listing)
+}
+
+fn understand<T: serde::de::DeserializeOwned>(body: &[u8]) -> Result<T, TargetError> {
+    serde_json::from_slice(body)
+        .map_err(|why| TargetError::transient(format!("answered what cannot be understood: {why}")))
+}
+
 fn threshold_path(legacy: bool) -> &'static str {
     if legacy {
         "busy_threshold"
@@ -272,10 +290,13 @@ struct Answer {
 }
 
 impl Answer {
-    fn json<T: serde::de::DeserializeOwned>(&self) -> Result<T, TargetError> {
-        serde_json::from_slice(&self.body).map_err(|why| {
-            TargetError::transient(format!("answered what cannot be understood: {why}"))
-        })
+    /// The body of an answer; `None` when there is no such route.
+    fn found(self) -> Result<Option<Vec<u8>>, TargetError> {
+        match self.status {
+            StatusCode::OK => Ok(Some(self.body)),
+            StatusCode::NOT_FOUND => Ok(None),
+            _ => Err(self.unexpected()),
+        }
     }
 
     /// The frontend's own words: its `error` or `message`, else the body, cut.
@@ -285,11 +306,7 @@ impl Answer {
         let words = field("error")
             .or_else(|| field("message"))
             .unwrap_or_else(|| String::from_utf8_lossy(&self.body).into_owned());
-        let words: String = words
-            .chars()
-            .map(|c| if c.is_control() { ' ' } else { c })
-            .take(WORDS_CHARS_MAX)
-            .collect();
+        let words = cut(&words);
         if words.trim().is_empty() {
             format!("status {}", self.status.as_u16())
         } else {
@@ -391,6 +408,15 @@ fn thresholds_of(wire: &Value) -> Result<(&str, Thresholds), TargetError> {
         })
         .collect();
     Ok((model, values))
+}
+
+/// Words of a frontend as they are kept and reported: one line, not too long.
+fn cut(words: &str) -> String {
+    words
+        .chars()
+        .map(|c| if c.is_control() { ' ' } else { c })
+        .take(WORDS_CHARS_MAX)
+        .collect()
 }
 
 /// The whole chain of an error in one line.

@@ -2,6 +2,7 @@
 //!
 //! Two fixed routes without bodies to read: written out here instead of bringing an HTTP server into the agent.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use futures::StreamExt as _;
@@ -9,11 +10,12 @@ use futures::stream::FuturesUnordered;
 use schemas::status::{AgentStatus, ApplyState, Capability, FrontendStatus, LogState};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
-/// Bound: connections at a time; more wait in the listener's backlog.
-const CONNECTIONS_MAX: usize = 32;
+/// Bound: connections at a time; a further one takes the place of the oldest, so that nobody who only holds connections
+/// keeps a readiness check from its answer.
+const CONNECTIONS_MAX: usize = 256;
 /// Bound: the head of a request.
 const HEAD_BYTES_MAX: usize = 8_192;
 /// Bound: the time for one request.
@@ -75,15 +77,26 @@ pub async fn serve(
     stop: CancellationToken,
 ) {
     let mut open = FuturesUnordered::new();
+    let mut places: VecDeque<oneshot::Sender<()>> = VecDeque::new();
     loop {
         tokio::select! {
             () = stop.cancelled() => return,
             Some(()) = open.next() => {}
-            accepted = listener.accept(), if open.len() < CONNECTIONS_MAX => match accepted {
+            accepted = listener.accept() => match accepted {
                 Ok((stream, _)) => {
+                    places.retain(|place| !place.is_closed());
+                    if places.len() >= CONNECTIONS_MAX {
+                        // Dropped: its connection ends.
+                        places.pop_front();
+                    }
+                    let (place, taken) = oneshot::channel();
+                    places.push_back(place);
                     let status = status.clone();
                     open.push(async move {
-                        let answered = tokio::time::timeout(PATIENCE, answer(stream, &status)).await;
+                        let answered = tokio::select! {
+                            answered = tokio::time::timeout(PATIENCE, answer(stream, &status)) => answered,
+                            _ = taken => return,
+                        };
                         if !matches!(answered, Ok(Ok(()))) {
                             tracing::debug!("a health request was not answered");
                         }
@@ -138,4 +151,42 @@ async fn answer(
     );
     stream.write_all(answer.as_bytes()).await?;
     stream.shutdown().await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use event_log::ambient::Tasks;
+
+    #[tokio::test]
+    async fn regression_clients_that_only_hold_connections_keep_nobody_waiting() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let text = include_str!("../../schemas/golden/status.agent.json");
+        let status = watch::Sender::new(serde_json::from_str(text).unwrap());
+        let tasks = Tasks::new();
+        tasks.start(
+            "health",
+            serve(listener, status.subscribe(), tasks.stopping()),
+        );
+        let mut idle = Vec::new();
+        for _ in 0..CONNECTIONS_MAX + 20 {
+            idle.push(TcpStream::connect(address).await.unwrap());
+        }
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        stream
+            .write_all(b"GET /livez HTTP/1.1\r\n\r\n")
+            .await
+            .unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+        // It had not to wait for the others to be cut off: most of them are still there.
+        let open = |stream: &&TcpStream| {
+            let would_block = |why: std::io::Error| why.kind() == std::io::ErrorKind::WouldBlock;
+            stream.try_read(&mut [0]).is_err_and(would_block)
+        };
+        assert!(idle.iter().filter(open).count() > CONNECTIONS_MAX / 2);
+        assert!(tasks.stop(Duration::from_secs(5)).await);
+    }
 }

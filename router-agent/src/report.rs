@@ -2,6 +2,8 @@
 //!
 //! The board being away is no error for enforcing: the next report says the same again.
 
+mod size;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -58,7 +60,7 @@ impl Reporter {
     /// What would be reported now.
     #[must_use]
     pub fn build(&self, report: u64, now: Timestamp) -> AgentStatus {
-        AgentStatus {
+        let mut status = AgentStatus {
             agent: self.agent.clone(),
             group: self.group.clone(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -72,7 +74,9 @@ impl Reporter {
             frontends: (self.frontends.iter())
                 .map(|frontend| frontend.borrow().clone())
                 .collect(),
-        }
+        };
+        size::fit(&mut status);
+        status
     }
 
     /// Reports until told to stop: to the board, and as `latest` within this process. Says goodbye when it leaves.

@@ -17,12 +17,14 @@
 //! the weight), so the product never underflows to 0 and the quotient is never NaN.
 
 mod check;
+mod schema;
 mod value;
 
 use std::collections::BTreeMap;
 use std::fmt;
 
-pub use check::{CustomParameters, check, check_schema};
+pub use check::{CustomParameters, check};
+pub use schema::check_schema;
 pub use value::{BadParameterName, ParameterName, ParameterValue};
 
 use crate::scope::PolicyKind;

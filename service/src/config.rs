@@ -30,8 +30,12 @@ pub struct Config {
     pub agents_max: usize,
     /// Event and convergence streams at once; more are answered 503.
     pub streams_max: usize,
-    /// Connections at once; more wait to be accepted.
+    /// Connections at once; more wait to be accepted. Fewer when the process may not open as many files.
     pub connections_max: usize,
+    /// Memory for large answers that clients have not taken yet, in KiB; more are answered 503, and streams wait.
+    pub answers_kib_max: u32,
+    /// A client that takes nothing of what is sent to it for this long is cut off.
+    pub stall_timeout: Duration,
     /// An empty line or comment at least this often on streams.
     pub heartbeat_interval: Duration,
     /// Requests other than streams are answered by then; must be longer than the longest `timeout_ms` (60 s).
@@ -61,8 +65,11 @@ impl Config {
             },
             fleet_settle: Duration::from_secs(10),
             agents_max: 10_000,
-            streams_max: 4_096,
+            // Below `connections_max`: requests must find a connection when all streams are open.
+            streams_max: 12_288,
             connections_max: 16_384,
+            answers_kib_max: 256 << 10,
+            stall_timeout: Duration::from_secs(60),
             heartbeat_interval: Duration::from_secs(5),
             request_timeout: Duration::from_secs(75),
             header_read_timeout: Duration::from_secs(10),

@@ -127,12 +127,34 @@ impl Fleet {
             heard_at: self.now(),
             contested: false,
         };
-        let took = step(&mut self.lock(), heard, self.patience, self.agents_max);
+        // Encoding plain values cannot fail.
+        let bytes = serde_json::to_vec(&heard.status).map_or(0, |json| json.len());
+        let took = self.take(heard, bytes);
         match took {
             Took::Newest | Took::Left | Took::Contested => {
                 self.changed.send_modify(|count| *count += 1)
             }
             Took::Old | Took::Full => {}
+        }
+        took
+    }
+
+    fn take(&self, heard: Heard, bytes: usize) -> Took {
+        let agent = heard.status.agent.clone();
+        let mut agents = self.lock();
+        if bytes > LONG_BYTES {
+            let others = agents.iter().filter(|(known, _)| **known != agent);
+            let long: usize = others
+                .map(|(_, known)| known.bytes)
+                .filter(|bytes| *bytes > LONG_BYTES)
+                .sum();
+            if long + bytes > LONG_TOTAL_MAX {
+                return Took::Full;
+            }
+        }
+        let took = step(&mut agents, heard, self.patience, self.agents_max);
+        if let (Took::Newest | Took::Contested, Some(known)) = (took, agents.get_mut(&agent)) {
+            known.bytes = bytes;
         }
         took
     }
@@ -202,6 +224,11 @@ impl Fleet {
         }
     }
 }
+
+/// Bound: reports longer than this (about 40 routers) are counted by their bytes, not only by number.
+const LONG_BYTES: usize = 16 << 10;
+/// Bound: bytes of all long reports that are remembered, as JSON.
+const LONG_TOTAL_MAX: usize = 64 << 20;
 
 const RETRY_BASE: Duration = Duration::from_millis(100);
 const RETRY_MAX: Duration = Duration::from_secs(5);

@@ -70,6 +70,7 @@ pub struct Running {
     projection: Arc<Projection>,
     tasks: Tasks,
     stop_patience: Duration,
+    routes: axum::Router,
 }
 
 impl std::fmt::Debug for Running {
@@ -85,6 +86,12 @@ impl Running {
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// The whole API, for a host that has a listener of its own, and for tests without a socket.
+    #[must_use]
+    pub fn routes(&self) -> axum::Router {
+        self.routes.clone()
     }
 
     /// Everything up to here is folded in.
@@ -104,6 +111,12 @@ impl Running {
         self.projection
             .wait_for(position, Instant::now() + patience)
             .await
+    }
+
+    /// True once it stops by itself, after a fault.
+    #[must_use]
+    pub fn is_stopping(&self) -> bool {
+        self.tasks.stopping().is_cancelled()
     }
 
     /// Ends when the service stops by itself, after a fault.
@@ -152,13 +165,14 @@ pub async fn start(config: Config, wiring: Wiring) -> Result<Running, StartError
     } = opened;
     let stop_patience = config.stop_patience;
     let opened = (store, projected, rebuilt);
-    let (projection, tasks) = run(config, wiring, listener, opened);
+    let (projection, tasks, routes) = run(config, wiring, listener, opened);
     tracing::info!(%address, "listening");
     Ok(Running {
         address,
         projection,
         tasks,
         stop_patience,
+        routes,
     })
 }
 
@@ -168,7 +182,7 @@ fn run(
     wiring: Wiring,
     listener: TcpListener,
     (store, projected, rebuilt): (Arc<Store>, Projected, Option<String>),
-) -> (Arc<Projection>, Tasks) {
+) -> (Arc<Projection>, Tasks, axum::Router) {
     let metrics = Arc::new(Metrics::default());
     if let Some(why) = &rebuilt {
         metrics.store_rebuilds.inc();
@@ -218,12 +232,14 @@ fn run(
         log: wiring.log,
         metrics: Arc::clone(&metrics),
         streams: Arc::new(Semaphore::new(config.streams_max)),
+        weight: Arc::new(Semaphore::new(config.answers_kib_max as usize)),
         stop: tasks.stopping(),
         config: config.clone(),
     });
-    let serve = http::server::serve(listener, http::router(&app), config, metrics, tasks.clone());
+    let routes = http::router(&app);
+    let serve = http::server::serve(listener, routes.clone(), config, metrics, tasks.clone());
     tasks.start("http", serve);
-    (projection, tasks)
+    (projection, tasks, routes)
 }
 
 /// Makes a data folder forget the log that it knows, so that the next start follows the one that it finds. The local store

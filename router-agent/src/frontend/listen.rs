@@ -13,7 +13,9 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
 
 /// Bound: connections at a time; more wait in the listener's backlog.
-const CONNECTIONS_MAX: usize = 256;
+const CONNECTIONS_MAX: usize = 4_096;
+/// Bound: a request's head, and what is read and written ahead on each connection.
+const HEAD_BYTES_MAX: usize = 16 << 10;
 /// Bound: the time that a client may take over its request's head.
 const HEAD_MAX: Duration = Duration::from_secs(10);
 /// Bound: the time for open requests when the frontend stops.
@@ -58,7 +60,9 @@ async fn connection(stream: TcpStream, routes: Router, stop: CancellationToken) 
     }
     let service = TowerToHyperService::new(routes);
     let mut http = hyper::server::conn::http1::Builder::new();
-    http.timer(TokioTimer::new()).header_read_timeout(HEAD_MAX);
+    http.timer(TokioTimer::new())
+        .header_read_timeout(HEAD_MAX)
+        .max_buf_size(HEAD_BYTES_MAX);
     let connection = http.serve_connection(TokioIo::new(stream), service);
     let mut connection = std::pin::pin!(connection);
     let ended = tokio::select! {

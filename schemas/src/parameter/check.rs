@@ -1,11 +1,10 @@
-//! `check`: judges a patch, and the schemas of custom parameters.
+//! `check`: judges a patch.
 
 use std::collections::BTreeMap;
 
-use super::{
-    BUSY_THRESHOLD, Range, TEMPERATURE_MIN, TOKENS_MAX, WEIGHT_MAX, WEIGHT_MIN, WORKER_SELECTION,
-};
-use super::{BuiltIn, PARAMETERS_MAX, ParameterName, ParameterValue, Patch, built_in};
+use super::schema::compile;
+use super::{BuiltIn, PARAMETERS_MAX, ParameterName, ParameterValue, Patch, Range, built_in};
+use super::{TEMPERATURE_MIN, TOKENS_MAX, WEIGHT_MAX, WEIGHT_MIN};
 use crate::rejection::Rejection;
 use crate::scope::PolicyKind;
 
@@ -107,7 +106,7 @@ fn check_custom(
         value: value.to_string(),
         allowed,
     };
-    let validator = jsonschema::validator_for(schema).map_err(|why| {
+    let validator = compile(schema).map_err(|why| {
         refuse(format!(
             "a value of its registered schema, which cannot be used: {why}"
         ))
@@ -136,46 +135,10 @@ fn canonical(value: &serde_json::Value) -> serde_json::Value {
     }
 }
 
-/// Judges the schema of a custom parameter.
-///
-/// # Errors
-/// [`Rejection::InvalidSchema`] when the name is a built-in one, or the schema is not one, too large, or refers elsewhere.
-pub fn check_schema(name: &ParameterName, schema: &serde_json::Value) -> Result<(), Rejection> {
-    let refuse = |why: String| {
-        Err(Rejection::InvalidSchema {
-            name: name.to_string(),
-            why,
-        })
-    };
-    let reserved = WORKER_SELECTION
-        .iter()
-        .chain(&BUSY_THRESHOLD)
-        .any(|known| known.name == name.as_str());
-    if reserved {
-        return refuse("is the name of a built-in parameter".to_owned());
-    }
-    let size = schema.to_string().len();
-    if size > SCHEMA_BYTES_MAX {
-        return refuse(format!(
-            "is {size} bytes long, at most {SCHEMA_BYTES_MAX} are allowed"
-        ));
-    }
-    if !schema.is_object() {
-        return refuse("is not a JSON object".to_owned());
-    }
-    match jsonschema::validator_for(schema) {
-        Ok(_) => Ok(()),
-        Err(why) => refuse(why.to_string()),
-    }
-}
-
-/// Bound: a registry of 128 schemas stays below NATS's default message size of 1 MiB.
-const SCHEMA_BYTES_MAX: usize = 4_096;
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::parameter::{Overlay, apply, difference};
+    use crate::parameter::{Overlay, apply, check_schema, difference};
     use serde_json::json;
 
     fn patch(json: serde_json::Value) -> Patch {

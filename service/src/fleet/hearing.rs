@@ -14,6 +14,8 @@ pub(super) type Agents = BTreeMap<AgentId, Known>;
 pub(super) struct Known {
     /// The newest report of the process that started last.
     pub(super) heard: Heard,
+    /// Of its report, as JSON.
+    pub(super) bytes: usize,
     /// Other processes under the same id, by their start. A former self falls silent; what goes on is a second host.
     others: BTreeMap<Timestamp, Other>,
 }
@@ -149,6 +151,7 @@ pub(super) fn step(
     }
     let known = Known {
         heard: heard.clone(),
+        bytes: 0,
         others: BTreeMap::new(),
     };
     agents.insert(heard.status.agent, known);

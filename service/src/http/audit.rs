@@ -18,16 +18,14 @@ use serde::{Deserialize, Serialize};
 use super::App;
 use super::events::accepts;
 use super::export::export;
-use super::history::{begin, limit};
+use super::history::{PAGE_BYTES_MAX, begin, limit};
 use super::problem::Problem;
 use super::query::{StrictQuery, position};
 use crate::projection::keys::Index;
-use crate::projection::store::{Direction, Store, StoreError, StoredRecord};
+use crate::projection::store::{Direction, Portion, Store, StoreError, StoredRecord};
 
 /// Bound: records that one page looks at; a page may then hold fewer than asked for while there are more.
 const LOOKED_AT_MAX: usize = 20_000;
-/// Bound: records read at once.
-const CHUNK: usize = 256;
 
 /// How the audit is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -107,7 +105,13 @@ pub async fn audit(
             let fingerprint = walk.fingerprint.clone();
             let (entries, next) = app
                 .projection
-                .read(move |store| walk.page(store, limit))
+                .read(move |store| {
+                    let page = Portion {
+                        records: limit,
+                        bytes: PAGE_BYTES_MAX,
+                    };
+                    walk.page(store, page, Portion::CHUNK)
+                })
                 .await?;
             Ok(Json(AuditPage {
                 entries,
@@ -183,7 +187,7 @@ impl Walk {
         })
     }
 
-    fn chunk(&self, store: &Store) -> Result<Vec<StoredRecord>, StoreError> {
+    fn chunk(&self, store: &Store, chunk: Portion) -> Result<Vec<StoredRecord>, StoreError> {
         if let Some(id) = self.filter.command_id {
             // One command has one record.
             let found = store.command(id)?.map(|command| command.position);
@@ -197,8 +201,8 @@ impl Walk {
             };
         }
         match &self.source {
-            Some((index, value)) => store.indexed(*index, value, self.direction, self.from, CHUNK),
-            None => store.records(self.direction, self.from, CHUNK),
+            Some((index, value)) => store.indexed(*index, value, self.direction, self.from, chunk),
+            None => store.records(self.direction, self.from, chunk),
         }
     }
 
@@ -210,16 +214,18 @@ impl Walk {
         }
     }
 
-    /// One page, and where the next begins.
+    /// One page, read in chunks, and where the next begins.
     pub(super) fn page(
         mut self,
         store: &Store,
-        limit: usize,
+        page: Portion,
+        chunk: Portion,
     ) -> Result<(Vec<AuditEntry>, Option<Position>), StoreError> {
         let mut entries = Vec::new();
         let mut looked_at = 0;
+        let mut bytes = 0;
         loop {
-            let records = self.chunk(store)?;
+            let records = self.chunk(store, chunk)?;
             if records.is_empty() {
                 return Ok((entries, None));
             }
@@ -227,13 +233,15 @@ impl Walk {
                 if self.over(record.position) {
                     return Ok((entries, None));
                 }
-                if entries.len() == limit {
+                if page.reached(entries.len(), bytes) {
                     return Ok((entries, Some(self.from)));
                 }
                 self.from = record.position;
                 looked_at += 1;
+                let size = record.bytes.len();
                 let entry = entry(record);
                 if self.admits(&entry) {
+                    bytes += size;
                     entries.push(entry);
                 }
             }

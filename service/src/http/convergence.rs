@@ -10,7 +10,7 @@ use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use schemas::api::{AgentView, ErrorCode, FleetView};
 use schemas::status::AgentStatus;
-use schemas::{PolicyKey, Position};
+use schemas::{Hash, PolicyKey, Position};
 use serde::Deserialize;
 use tokio::sync::watch;
 use tokio::time::{Instant, Interval};
@@ -21,6 +21,7 @@ use super::events::{Open, accepts, heartbeat, permit};
 use super::policies::by_id;
 use super::problem::Problem;
 use super::query::{NoQuery, StrictQuery, position};
+use super::weight;
 
 /// `?policy=&position=`.
 #[derive(Debug, Deserialize)]
@@ -64,7 +65,7 @@ pub async fn convergence(
         positions: app.projection.positions(),
         app,
         question,
-        told: Vec::new(),
+        told: None,
     };
     let stream = futures::stream::unfold(watching, |mut watching| async move {
         let chunk = watching.next().await?;
@@ -131,7 +132,8 @@ struct Watching {
     reports: watch::Receiver<u64>,
     positions: watch::Receiver<Position>,
     heartbeat: Interval,
-    told: Vec<u8>,
+    /// Of the last answer.
+    told: Option<Hash>,
     _open: Open,
 }
 
@@ -139,17 +141,18 @@ impl Watching {
     async fn next(&mut self) -> Option<Bytes> {
         // Ages change with every look, so an answer differs from the one before whenever it is made: the pause is what
         // bounds them, not the comparison.
-        if !self.told.is_empty() {
+        if self.told.is_some() {
             tokio::time::sleep(PAUSE).await;
         }
         loop {
             self.reports.borrow_and_update();
             self.positions.borrow_and_update();
             let answer = self.question.answer(&self.app);
-            if answer != self.told {
+            let hash = Hash::of(&[&answer]);
+            if self.told != Some(hash) {
                 let event = [b"data: ", answer.as_slice(), b"\n\n"].concat();
-                self.told = answer;
-                return Some(event.into());
+                self.told = Some(hash);
+                return weight::wait(&self.app, event.into()).await;
             }
             let look = tokio::time::sleep_until(Instant::now() + LOOK_INTERVAL);
             tokio::select! {

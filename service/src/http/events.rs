@@ -21,10 +21,8 @@ use super::App;
 use super::log::line;
 use super::problem::Problem;
 use super::query::{StrictQuery, position};
-use crate::projection::store::Direction;
-
-/// Bound: records read at once.
-const CHUNK: usize = 256;
+use super::weight;
+use crate::projection::store::{Direction, Portion};
 
 /// How records are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
@@ -224,7 +222,7 @@ impl Tail {
         let read = self
             .app
             .projection
-            .read(move |store| store.records(Direction::Up, cursor, CHUNK))
+            .read(move |store| store.records(Direction::Up, cursor, Portion::PIECE))
             .await;
         let mut records: VecDeque<_> = match read {
             Ok(records) => records.into(),
@@ -246,7 +244,7 @@ impl Tail {
                 Format::Ndjson => b"\n",
             });
         }
-        Some(out.into())
+        weight::wait(&self.app, out.into()).await
     }
 
     fn sign_of_life(&self) -> Bytes {

@@ -15,10 +15,8 @@ use super::App;
 use super::audit::{Format, Walk};
 use super::events::{Open, permit};
 use super::problem::Problem;
-use crate::projection::store::Direction;
-
-/// Bound: entries made at once.
-const CHUNK: usize = 256;
+use super::weight;
+use crate::projection::store::{Direction, Portion};
 
 struct Export {
     app: App,
@@ -77,11 +75,14 @@ impl Export {
                 return None;
             }
             let walk = self.walk.clone();
-            let limit = self.left.min(CHUNK);
+            let piece = Portion {
+                records: self.left.min(Portion::PIECE.records),
+                ..Portion::PIECE
+            };
             let page = self
                 .app
                 .projection
-                .read(move |store| walk.page(store, limit))
+                .read(move |store| walk.page(store, piece, Portion::PIECE))
                 .await;
             let (entries, next) = match page {
                 Ok(page) => page,
@@ -106,7 +107,8 @@ impl Export {
                 }
             }
             if !out.is_empty() {
-                self.ready.push_back(out.into());
+                self.ready
+                    .push_back(weight::wait(&self.app, out.into()).await?);
             }
         }
     }

@@ -21,13 +21,13 @@ use super::query::{StrictQuery, WaitQuery, command_key, if_match, position};
 use super::writes::Wanted;
 use super::{App, fresh, views};
 use crate::projection::keys::Index;
-use crate::projection::store::{Direction, Store, StoreError, StoredRecord};
+use crate::projection::store::{Direction, Portion, Store, StoreError, StoredRecord};
 
 /// Bound: entries of one page.
 const PAGE_MAX: usize = 1_000;
 const PAGE_DEFAULT: usize = 100;
-/// Bound: records read at once while looking for one.
-const CHUNK: usize = 256;
+/// Bound: bytes of the records on one page; it may then hold fewer than asked for while there are more.
+pub const PAGE_BYTES_MAX: usize = 4 << 20;
 
 /// `?order=&limit=&cursor=`.
 #[derive(Debug, Deserialize)]
@@ -83,6 +83,7 @@ pub async fn history(
         .read(move |store| {
             let mut entries = Vec::new();
             let mut cursor = from;
+            let mut bytes = 0;
             loop {
                 let records = chunk(store, &key, direction, cursor)?;
                 let Some(last) = records.last() else {
@@ -92,14 +93,18 @@ pub async fn history(
                     });
                 };
                 cursor = last.position;
-                for entry in records.iter().filter_map(|record| accepted(record, &key)) {
-                    if entries.len() == limit {
+                for record in &records {
+                    let Some(entry) = accepted(record, &key) else {
+                        continue;
+                    };
+                    if entries.len() == limit || bytes >= PAGE_BYTES_MAX {
                         let next = entries.last().map(|last: &HistoryEntry| last.position);
                         return Ok(HistoryPage {
                             next_cursor: next.map(|next| next.to_string()),
                             entries,
                         });
                     }
+                    bytes += record.bytes.len();
                     entries.push(entry);
                 }
             }
@@ -119,7 +124,7 @@ fn chunk(
         key.subject().as_str(),
         direction,
         from,
-        CHUNK,
+        Portion::CHUNK,
     )
 }
 

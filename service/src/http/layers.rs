@@ -11,6 +11,7 @@ use tower_http::catch_panic::CatchPanicLayer;
 
 use super::App;
 use super::problem::Problem;
+use super::weight;
 
 /// Adds the layers.
 pub(super) fn add(router: Router<App>, app: &App) -> Router<App> {
@@ -34,7 +35,7 @@ async fn around(State(app): State<App>, request: Request, next: Next) -> Respons
     };
     // Until the head of the answer: a stream's body may take for ever.
     let answer = tokio::time::timeout(app.config.request_timeout, next.run(request)).await;
-    let mut response = answer.unwrap_or_else(|_| {
+    let response = answer.unwrap_or_else(|_| {
         Problem::new(
             StatusCode::GATEWAY_TIMEOUT,
             ErrorCode::Timeout,
@@ -42,6 +43,7 @@ async fn around(State(app): State<App>, request: Request, next: Next) -> Respons
         )
         .into_response()
     });
+    let mut response = weight::bounded(&app, response).await;
     let headers = response.headers_mut();
     headers.insert(
         header::X_CONTENT_TYPE_OPTIONS,

@@ -17,7 +17,7 @@ use super::problem::Problem;
 use super::query::{NoQuery, StrictQuery, position};
 use super::{App, fresh};
 use crate::projection::keys::Index;
-use crate::projection::store::{Direction, Store, StoredRecord};
+use crate::projection::store::{Direction, Portion, Store, StoredRecord};
 
 /// A record as a line.
 #[must_use]
@@ -26,8 +26,8 @@ pub fn line(record: StoredRecord) -> Line {
         .ok()
         .filter(|text| !text.contains(['\n', '\r']))
         .and_then(|text| RawValue::from_string(text.to_owned()).ok())
-        // Spaces around it would be lost.
-        .filter(|raw| raw.get().len() == record.bytes.len());
+        // Spaces around it would be lost, and `null` says that there is none.
+        .filter(|raw| raw.get().len() == record.bytes.len() && raw.get() != "null");
     Line {
         position: record.position,
         subject: record.subject,
@@ -160,8 +160,12 @@ pub async fn next(
     met(&app)?;
     let look = || {
         let subject = query.subject.clone();
+        let one = Portion {
+            records: 1,
+            ..Portion::PIECE
+        };
         let read = move |store: &Store| {
-            store.indexed(Index::Subject, subject.as_str(), Direction::Up, after, 1)
+            store.indexed(Index::Subject, subject.as_str(), Direction::Up, after, one)
         };
         app.projection.read(read)
     };

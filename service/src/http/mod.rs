@@ -9,6 +9,7 @@ pub mod convergence;
 pub mod events;
 pub mod export;
 pub mod facade;
+mod files;
 pub mod fresh;
 pub mod health;
 pub mod history;
@@ -21,9 +22,11 @@ pub mod policies;
 pub mod problem;
 pub mod query;
 pub mod server;
+mod socket;
 pub mod thresholds;
 pub mod validate;
 pub mod views;
+pub mod weight;
 pub mod writes;
 
 use std::sync::Arc;
@@ -65,6 +68,8 @@ pub struct Parts {
     pub metrics: Arc<Metrics>,
     /// Open streams.
     pub streams: Arc<Semaphore>,
+    /// Memory for answers that clients have not taken yet, in KiB.
+    pub weight: Arc<Semaphore>,
     /// Cancelled when the service stops.
     pub stop: CancellationToken,
 }

@@ -17,6 +17,11 @@ use tokio_util::sync::CancellationToken;
 use crate::config::Config;
 use crate::metrics::Metrics;
 
+use super::files;
+use super::socket::Patient;
+
+/// Bound: a request's head, and what is read and written ahead on each connection.
+const HEAD_BYTES_MAX: usize = 16 << 10;
 /// Accepting failed for now (no file handles left): pause, do not spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -29,10 +34,11 @@ pub async fn serve(
     tasks: Tasks,
 ) {
     let stop = tasks.stopping();
-    let connections = Arc::new(Semaphore::new(config.connections_max));
+    let connections = Arc::new(Semaphore::new(files::connections(config.connections_max)));
     let mut http = hyper::server::conn::http1::Builder::new();
     http.timer(TokioTimer::new())
-        .header_read_timeout(config.header_read_timeout);
+        .header_read_timeout(config.header_read_timeout)
+        .max_buf_size(HEAD_BYTES_MAX);
     let graceful = GracefulShutdown::new();
     let broken_off = CancellationToken::new();
     loop {
@@ -58,7 +64,10 @@ pub async fn serve(
         };
         nodelay(&stream);
         let service = TowerToHyperService::new(router.clone());
-        let connection = http.serve_connection(TokioIo::new(stream), service);
+        let connection = http.serve_connection(
+            TokioIo::new(Patient::new(stream, config.stall_timeout)),
+            service,
+        );
         let connection = graceful.watch(connection);
         let broken_off = broken_off.clone();
         tasks.start("connection", async move {

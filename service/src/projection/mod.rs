@@ -17,7 +17,7 @@ use arc_swap::ArcSwap;
 use schemas::api::LogCondition;
 use schemas::state::State;
 use schemas::{Hash, LogId, PolicyId, PolicyKey, Position};
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 
 use fold::Projected;
@@ -49,6 +49,9 @@ pub struct Condition {
     pub behind_since: Option<Instant>,
 }
 
+/// Bound: see [`Projection::read`].
+const READERS_MAX: usize = 16;
+
 /// The projection, shared by everything that reads.
 pub struct Projection {
     /// Empty while the store is opened again after a fault, until it holds all that was published.
@@ -56,6 +59,8 @@ pub struct Projection {
     current: ArcSwap<Snapshot>,
     position: watch::Sender<Position>,
     condition: watch::Sender<Condition>,
+    /// Bound: readers of the store at once; each may hold a page of it.
+    readers: Arc<Semaphore>,
     /// Why the store was made anew at this start, when it was.
     pub rebuilt: Option<String>,
 }
@@ -72,6 +77,7 @@ impl Projection {
     pub fn new(store: Arc<Store>, projected: &Projected, rebuilt: Option<String>) -> Projection {
         Projection {
             store: Mutex::new(Some(store)),
+            readers: Arc::new(Semaphore::new(READERS_MAX)),
             position: watch::Sender::new(projected.state.position),
             current: ArcSwap::from_pointee(projected.snapshot()),
             condition: watch::Sender::new(Condition {
@@ -123,10 +129,17 @@ impl Projection {
         &self,
         read: impl FnOnce(&Store) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
+        // Never closed, so the place is always there. Before the store is taken: who waits keeps no store open.
+        let place = Arc::clone(&self.readers).acquire_owned().await.ok();
         let Some(store) = self.store().clone() else {
             return Err(StoreError::Reopening);
         };
-        tokio::task::spawn_blocking(move || read(&store))
+        let read = move || {
+            let found = read(&store);
+            drop(place);
+            found
+        };
+        tokio::task::spawn_blocking(read)
             .await
             .unwrap_or_else(|panic| Err(StoreError::Panicked(panic.to_string())))
     }

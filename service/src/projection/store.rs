@@ -126,11 +126,33 @@ pub enum Direction {
     Down,
 }
 
-/// Bound: records checked at once when the store is opened.
-const CHECKED_AT_ONCE: usize = 1_000;
+/// How much to read at once. Both are reached by the last record read, so bytes may be passed by one record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Portion {
+    /// Records.
+    pub records: usize,
+    /// Their bytes.
+    pub bytes: usize,
+}
 
-/// Bound: records are read in chunks of at most this many bytes, so that no reader holds more in memory.
-const CHUNK_BYTES_MAX: usize = 1 << 20;
+impl Portion {
+    /// For readers that work through records within the store's thread, and keep few of them.
+    pub const CHUNK: Portion = Portion {
+        records: 256,
+        bytes: 1 << 20,
+    };
+    /// For streams. A client that does not read keeps one of these in memory, and there may be thousands.
+    pub const PIECE: Portion = Portion {
+        records: 256,
+        bytes: 32 << 10,
+    };
+
+    /// True when no more is to be read.
+    #[must_use]
+    pub fn reached(self, records: usize, bytes: usize) -> bool {
+        records >= self.records || bytes >= self.bytes
+    }
+}
 
 /// The store. Dropping it closes it.
 #[derive(Debug)]
@@ -294,7 +316,7 @@ impl Store {
         let mut chain = Hash::ZERO;
         let mut at = Position::START;
         loop {
-            let records = self.records(Direction::Up, at, CHECKED_AT_ONCE)?;
+            let records = self.records(Direction::Up, at, Portion::CHUNK)?;
             if records.is_empty() {
                 break;
             }
@@ -339,7 +361,8 @@ impl Store {
         self.get(&keys::command(id))
     }
 
-    /// Records beyond `from` (not including it) in the direction, at most `limit`, and at most about a mebibyte.
+    /// Records beyond `from` (not including it) in the direction: at least one if there is one, and no further one after
+    /// `portion` is reached.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -347,7 +370,7 @@ impl Store {
         &self,
         direction: Direction,
         from: Position,
-        limit: usize,
+        portion: Portion,
     ) -> Result<Vec<StoredRecord>, StoreError> {
         let mut found = Vec::new();
         let mut bytes = 0;
@@ -355,7 +378,7 @@ impl Store {
             let (key, value) = pair?;
             bytes += value.len();
             found.push(StoredRecord::decode(&key, &value)?);
-            if found.len() >= limit || bytes >= CHUNK_BYTES_MAX {
+            if portion.reached(found.len(), bytes) {
                 break;
             }
         }
@@ -372,7 +395,7 @@ impl Store {
         value: &str,
         direction: Direction,
         from: Position,
-        limit: usize,
+        portion: Portion,
     ) -> Result<Vec<StoredRecord>, StoreError> {
         let mut found = Vec::new();
         let mut bytes = 0;
@@ -385,7 +408,7 @@ impl Store {
             })?;
             bytes += record.bytes.len();
             found.push(record);
-            if found.len() >= limit || bytes >= CHUNK_BYTES_MAX {
+            if portion.reached(found.len(), bytes) {
                 break;
             }
         }

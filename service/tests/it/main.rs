@@ -12,6 +12,7 @@ mod documents;
 mod events;
 mod exposure;
 mod facade;
+mod limits;
 mod policies;
 mod replicas;
 mod store;
