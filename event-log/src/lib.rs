@@ -12,7 +12,7 @@ pub mod conformance;
 pub mod connect;
 pub mod embedded;
 pub mod faulty;
-mod follow;
+pub mod follow;
 pub mod http;
 pub mod identity;
 pub mod jetstream;

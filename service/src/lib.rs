@@ -193,13 +193,13 @@ fn run(
         config.writes_max,
         config.write_timeout,
     ));
-    let follower = Follower {
-        projection: Arc::clone(&projection),
+    let follower = Follower::new(
+        Arc::clone(&projection),
         projected,
-        log: Arc::clone(&wiring.log),
-        metrics: Arc::clone(&metrics),
-        data_dir: config.data_dir.clone(),
-    };
+        Arc::clone(&wiring.log),
+        Arc::clone(&metrics),
+        config.data_dir.clone(),
+    );
     tasks.start("follow", follower.run(tasks.stopping()));
     let watch = Arc::clone(&fleet).watch(
         Arc::clone(&wiring.board),

@@ -13,13 +13,21 @@ use crate::port::{Entry, Failure, Foreign};
 
 /// What happened.
 #[derive(Debug, Clone)]
-pub(crate) enum Input {
+pub enum Input {
     /// A consumer was made, or could not be.
     Opened(Result<Opened, Failure>),
     /// A record came, numbered by its consumer.
-    Record { number: u64, entry: Entry },
+    Record {
+        /// Counts the consumer's records from 1.
+        number: u64,
+        /// The record.
+        entry: Entry,
+    },
     /// The consumer lives and has delivered this many.
-    Heartbeat { delivered: u64 },
+    Heartbeat {
+        /// How many.
+        delivered: u64,
+    },
     /// The deliveries ended, or made no sense.
     Broken(String),
     /// The link to the broker came back.
@@ -30,20 +38,25 @@ pub(crate) enum Input {
 
 /// A consumer that was made.
 #[derive(Debug, Clone)]
-pub(crate) struct Opened {
+pub struct Opened {
     /// The stream, as it was just before.
-    pub(crate) facts: Facts,
+    pub facts: Facts,
     /// Records that it has to deliver.
-    pub(crate) left: u64,
+    pub left: u64,
 }
 
 /// What to do.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Output {
+pub enum Output {
     /// Hand this record out.
     Deliver(Entry),
     /// Drop the consumer, if there is one, and make one behind this position, after a pause.
-    Reopen { after: Position, pause: Duration },
+    Reopen {
+        /// Behind here.
+        after: Position,
+        /// First wait this long.
+        pause: Duration,
+    },
     /// Go on.
     Nothing,
     /// Over.
@@ -52,7 +65,7 @@ pub(crate) enum Output {
 
 /// Why it is over.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum EndedBy {
+pub enum EndedBy {
     /// The log is another one, or behind.
     Foreign(Foreign),
     /// The log stayed out of reach.
@@ -68,8 +81,9 @@ impl From<EndedBy> for Failure {
     }
 }
 
+/// Decides how a follower goes on.
 #[derive(Debug)]
-pub(crate) struct FollowMachine {
+pub struct FollowMachine {
     cursor: Position,
     away_max: Duration,
     /// Deliveries of the present consumer; `None` while there is none.
@@ -89,7 +103,9 @@ pub(crate) struct FollowMachine {
 }
 
 impl FollowMachine {
-    pub(crate) fn new(cursor: Position, away_max: Duration) -> FollowMachine {
+    /// Everything up to `cursor` is known; a log that stays out of reach for `away_max` ends it.
+    #[must_use]
+    pub fn new(cursor: Position, away_max: Duration) -> FollowMachine {
         FollowMachine {
             cursor,
             away_max,
@@ -106,7 +122,7 @@ impl FollowMachine {
     }
 
     /// The next thing to do. `now` only has to rise.
-    pub(crate) fn step(&mut self, input: Input, now: Duration) -> Output {
+    pub fn step(&mut self, input: Input, now: Duration) -> Output {
         match input {
             Input::Opened(Ok(opened)) => self.opened(opened),
             Input::Opened(Err(why)) | Input::Looked(Err(why)) => self.failed(why, now),

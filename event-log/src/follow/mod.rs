@@ -4,7 +4,7 @@
 //! it and does what it says. There is no task: everything happens while somebody waits in `next`, and the feed's own flow
 //! control holds the sender back while nobody does.
 
-pub(crate) mod machine;
+pub mod machine;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,11 +23,13 @@ use machine::{FollowMachine, Input, Opened, Output};
 
 /// What whoever decides says about the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Facts {
-    pub(crate) log_id: LogId,
-    pub(crate) last: Position,
+pub struct Facts {
+    /// Its identity.
+    pub log_id: LogId,
+    /// Its last record.
+    pub last: Position,
     /// When what keeps the log was made, in its own words; only ever compared. Empty where that is not told.
-    pub(crate) made: String,
+    pub made: String,
 }
 
 /// Something that came through a feed.

@@ -2,18 +2,87 @@
 
 use std::collections::BTreeMap;
 
-use schemas::convergence::{Heard, Patience};
+use schemas::convergence::{Convergence, Heard, Outcome, Patience, convergence};
 use schemas::status::AgentStatus;
-use schemas::{AgentId, Timestamp};
+use schemas::{AgentId, PolicyKey, Position, Timestamp};
 
 /// Agents and what is known of each.
-pub(super) type Agents = BTreeMap<AgentId, Known>;
+type Agents = BTreeMap<AgentId, Known>;
+
+/// Everything that is known of the fleet. Time is an argument: by a clock of the reader that never leaps.
+#[derive(Debug)]
+pub struct Roster {
+    agents: Agents,
+    patience: Patience,
+    agents_max: usize,
+    settles_at: Timestamp,
+}
+
+impl Roster {
+    /// Nobody heard of yet. Until `settles_at` nothing is final.
+    #[must_use]
+    pub fn new(patience: Patience, agents_max: usize, settles_at: Timestamp) -> Roster {
+        Roster {
+            agents: Agents::new(),
+            patience,
+            agents_max,
+            settles_at,
+        }
+    }
+
+    /// Takes a report in.
+    pub fn hear(&mut self, status: AgentStatus, now: Timestamp) -> Took {
+        let heard = Heard {
+            status,
+            heard_at: now,
+            contested: false,
+        };
+        step(&mut self.agents, heard, self.patience, self.agents_max)
+    }
+
+    /// Agents that have not left the fleet.
+    #[must_use]
+    pub fn agents(&self, now: Timestamp) -> Vec<Heard> {
+        self.agents
+            .values()
+            .filter(|known| now.since_ms(known.heard.heard_at) <= self.patience.gone_after_ms)
+            .map(|known| Heard {
+                contested: known.contested(now, self.patience),
+                ..known.heard.clone()
+            })
+            .collect()
+    }
+
+    /// True once the agents had time to report.
+    #[must_use]
+    pub fn settled(&self, now: Timestamp) -> bool {
+        now >= self.settles_at
+    }
+
+    /// Where the changes of these policies up to `position` have arrived.
+    ///
+    /// Until the fleet is settled nothing is final: an agent that has not reported since the start may have routers that
+    /// lack the change (`nothing_is_converged_before_the_agents_had_time_to_report`).
+    #[must_use]
+    pub fn convergence(
+        &self,
+        policies: &[PolicyKey],
+        position: Position,
+        now: Timestamp,
+    ) -> Convergence {
+        let mut found = convergence(&self.agents(now), policies, position, now, self.patience);
+        if !self.settled(now) {
+            found.outcome = Outcome::Pending;
+        }
+        found
+    }
+}
 
 /// One agent id.
 #[derive(Debug)]
-pub(super) struct Known {
+struct Known {
     /// The newest report of the process that started last.
-    pub(super) heard: Heard,
+    heard: Heard,
     /// Other processes under the same id, by their start. A former self falls silent; what goes on is a second host.
     others: BTreeMap<Timestamp, Other>,
 }
@@ -32,7 +101,7 @@ const OTHERS_MAX: usize = 64;
 
 impl Known {
     /// Do two processes report under this id, both of them alive?
-    pub(super) fn contested(&self, now: Timestamp, patience: Patience) -> bool {
+    fn contested(&self, now: Timestamp, patience: Patience) -> bool {
         self.others.values().any(|other| {
             let alive = |at| now.since_ms(at) <= patience.stale_after_ms;
             // SUBTLE: the newest must have been heard beside the other: a restarted agent whose clock went back is alone
@@ -82,7 +151,7 @@ impl Known {
 
 /// What became of a report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Took {
+pub enum Took {
     /// It is the agent's newest.
     Newest,
     /// A newer one is known.
@@ -94,12 +163,7 @@ pub(super) enum Took {
 }
 
 /// Takes a report in.
-pub(super) fn step(
-    agents: &mut Agents,
-    heard: Heard,
-    patience: Patience,
-    agents_max: usize,
-) -> Took {
+fn step(agents: &mut Agents, heard: Heard, patience: Patience, agents_max: usize) -> Took {
     let now = heard.heard_at;
     if let Some(known) = agents.get_mut(&heard.status.agent) {
         let contested = known.contested(now, patience);
@@ -135,7 +199,6 @@ pub(super) fn step(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use schemas::Position;
     use schemas::status::{LogFollowing, LogState};
 
     fn heard(agent: &str, started: u64, report: u64, at: u64) -> Heard {

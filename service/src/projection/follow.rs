@@ -1,257 +1,213 @@
 //! The task that follows the log and keeps the projection on it.
 //!
-//! Owns: the check that the log is the one that was followed so far, and what others are told about the log.
+//! Owns: the shell that moves the inputs and outputs of the pure [`machine`], and what others are told about the log.
 //! On a crash the store is at the end of some batch; the next start goes on from there.
 
+pub mod machine;
+
 use std::path::PathBuf;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use event_log::{Entry, EventLog, Failure, Foreign, Head, Seen, Subscription, ambient};
+use event_log::{Entry, EventLog, Failure, Head, Subscription, ambient};
 use futures::FutureExt as _;
 use schemas::api::LogCondition;
-use schemas::event::record_hash;
-use schemas::state::Verdict;
+use schemas::state::{Reading, Verdict};
 use schemas::{LogId, Position};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::fold::{Projected, Write, json, project};
-use super::store::StoreError;
+use super::fold::{Projected, Write, json};
 use super::{Projection, keys, open};
 use crate::metrics::Metrics;
+use machine::{FollowerMachine, Input, Output, Told};
 
 /// Bound: records in one batch of the store.
 const BATCH_MAX: usize = 512;
 const RETRY_BASE: Duration = Duration::from_millis(50);
 const RETRY_MAX: Duration = Duration::from_secs(5);
 /// How often the cursor is compared with the log's head.
-const CHECK_INTERVAL: Duration = Duration::from_secs(5);
-const CHECK_TIMEOUT: Duration = Duration::from_secs(3);
+pub const CHECK_INTERVAL: Duration = Duration::from_secs(5);
+/// Bound: how long that may take.
+pub const CHECK_TIMEOUT: Duration = Duration::from_secs(3);
+
+type Check = Pin<Box<dyn Future<Output = Result<Head, Failure>> + Send>>;
 
 /// Follows the log until `stop`.
 pub struct Follower {
-    /// Where it goes.
-    pub projection: Arc<Projection>,
-    /// What is folded in.
-    pub projected: Projected,
-    /// The log.
-    pub log: Arc<dyn EventLog>,
-    /// What is counted.
-    pub metrics: Arc<Metrics>,
-    /// Where the log's identity is remembered.
-    pub data_dir: PathBuf,
-}
-
-/// Why following ended for now.
-#[derive(Debug, thiserror::Error)]
-enum Ended {
-    #[error(transparent)]
-    Log(#[from] Failure),
-    #[error("the local store cannot be written")]
-    Store(#[from] StoreError),
-    #[error("the file log-id cannot be written")]
-    Identity(#[from] std::io::Error),
-    #[error("the service stops")]
-    Stopping,
+    projection: Arc<Projection>,
+    machine: FollowerMachine,
+    log: Arc<dyn EventLog>,
+    metrics: Arc<Metrics>,
+    data_dir: PathBuf,
+    records: Option<Box<dyn Subscription>>,
+    check: Option<Check>,
 }
 
 impl Follower {
+    /// Into this projection, from what is folded in; the log's identity is remembered in `data_dir`.
+    #[must_use]
+    pub fn new(
+        projection: Arc<Projection>,
+        projected: Projected,
+        log: Arc<dyn EventLog>,
+        metrics: Arc<Metrics>,
+        data_dir: PathBuf,
+    ) -> Follower {
+        Follower {
+            projection,
+            machine: FollowerMachine::new(projected),
+            log,
+            metrics,
+            data_dir,
+            records: None,
+            check: None,
+        }
+    }
+
     /// Follows, again and again, until `stop`.
     pub async fn run(mut self, stop: CancellationToken) {
-        let mut attempt = 0;
+        let mut outputs = self.machine.step(Input::Start);
         loop {
-            let before = self.projected.state.position;
-            let ended = self.follow(&stop).await;
-            let Err(ended) = ended else { return };
-            if matches!(ended, Ended::Stopping) {
-                return;
+            let mut request = None;
+            for output in outputs {
+                request = self.carry_out(output).or(request);
             }
-            attempt = if self.projected.state.position > before {
-                0
-            } else {
-                attempt + 1
+            let input = match request {
+                // A write that is begun is seen through.
+                Some(Output::Write(writes)) => self.write(writes).await,
+                Some(Output::Remember(log_id)) => self.remember(log_id).await,
+                request => tokio::select! {
+                    () = stop.cancelled() => return,
+                    input = self.next(request) => input,
+                },
             };
-            self.tell_end(&ended, attempt);
-            tokio::select! {
-                () = stop.cancelled() => return,
-                () = tokio::time::sleep(ambient::backoff(RETRY_BASE, RETRY_MAX, attempt)) => {}
-            }
+            outputs = self.machine.step(input);
         }
     }
 
-    fn tell_end(&self, ended: &Ended, attempt: u32) {
-        let position = self.projected.state.position;
-        let (log, detail) = match ended {
-            Ended::Log(Failure::Foreign(foreign)) => {
-                let detail = format!(
-                    "{foreign}; to follow the log that is there now, stop the service, run `router-policy adopt --data {}` and start it again",
-                    self.data_dir.display()
-                );
-                (LogCondition::Foreign, detail)
+    /// Does what is done at once; gives back what has to be waited for.
+    fn carry_out(&self, output: Output) -> Option<Output> {
+        match output {
+            Output::Publish => {
+                self.projection.publish(self.machine.projected());
+                None
             }
-            Ended::Log(Failure::Determinate(why) | Failure::Indeterminate(why)) => {
-                (LogCondition::Away, why.clone())
+            Output::Verdicts(verdicts) => {
+                self.count(&verdicts);
+                None
             }
-            Ended::Store(StoreError::Sled(why)) => (LogCondition::Away, format!("{ended}: {why}")),
-            Ended::Store(StoreError::Damaged(why) | StoreError::Panicked(why)) => {
-                (LogCondition::Away, format!("{ended}: {why}"))
+            Output::Tell(told) => {
+                self.tell(told);
+                None
             }
-            Ended::Identity(why) => (LogCondition::Away, format!("{ended}: {why}")),
-            Ended::Stopping => return,
-        };
-        let was = self.projection.condition().log;
-        if was != log {
-            if log == LogCondition::Foreign {
-                tracing::error!(%position, detail, "the log is not the one that was followed; refusing it");
-            } else {
-                tracing::warn!(%position, detail, "following the log stopped; trying again");
-            }
-        } else if attempt == 1 {
-            tracing::debug!(%position, detail, "following the log failed");
+            Output::AskHead
+            | Output::Find(_)
+            | Output::Remember(_)
+            | Output::Follow(_)
+            | Output::Write(_)
+            | Output::Wait { .. } => Some(output),
         }
-        self.metrics.log_condition(log);
-        self.projection.tell(|condition| {
-            // What was never caught up with stays unready.
-            let starting = condition.log == LogCondition::Starting && log == LogCondition::Away;
-            condition.log = if starting {
-                LogCondition::Starting
-            } else {
-                log
-            };
-            condition.detail = Some(detail);
-        });
     }
 
-    async fn follow(&mut self, stop: &CancellationToken) -> Result<(), Ended> {
-        let head = self.recognise().await?;
-        self.remember(head.log_id).await?;
-        let seen = Seen {
-            log_id: head.log_id,
-            position: self.projected.state.position,
-        };
-        let mut records = self.log.follow(seen).await?;
-        self.note_head(head);
-        let mut check = Box::pin(check(Arc::clone(&self.log)));
-        let mut last_check = self.projected.state.position;
-        loop {
-            tokio::select! {
-                () = stop.cancelled() => return Err(Ended::Stopping),
-                first = records.next() => {
-                    let batch = drain(first?, records.as_mut());
-                    self.fold(batch.0).await?;
-                    if let Some(failure) = batch.1 {
-                        return Err(failure.into());
-                    }
+    /// Waits for what was asked for, or for whatever comes while following.
+    async fn next(&mut self, request: Option<Output>) -> Input {
+        match request {
+            Some(Output::AskHead) => Input::Head(self.log.head().await),
+            Some(Output::Find(position)) => Input::Found(self.log.at(position).await),
+            Some(Output::Follow(seen)) => match self.log.follow(seen).await {
+                Ok(records) => {
+                    self.records = Some(records);
+                    self.check = Some(Box::pin(check(Arc::clone(&self.log))));
+                    Input::Followed(Ok(()))
                 }
-                head = &mut check => {
-                    let head = head?;
-                    self.still_the_same(head)?;
-                    let position = self.projected.state.position;
-                    if head.position > position && position == last_check {
-                        return Err(Failure::Determinate(format!(
-                            "the log goes on to position {}, but nothing after {position} is delivered",
-                            head.position
-                        )).into());
-                    }
-                    last_check = position;
-                    self.note_head(head);
-                    check = Box::pin(self::check(Arc::clone(&self.log)));
+                Err(why) => Input::Followed(Err(why)),
+            },
+            Some(Output::Wait { attempt }) => {
+                (self.records, self.check) = (None, None);
+                tokio::time::sleep(ambient::backoff(RETRY_BASE, RETRY_MAX, attempt)).await;
+                Input::Start
+            }
+            Some(Output::Remember(log_id)) => self.remember(log_id).await,
+            Some(Output::Write(writes)) => self.write(writes).await,
+            Some(Output::Publish | Output::Verdicts(_) | Output::Tell(_)) | None => {
+                self.following().await
+            }
+        }
+    }
+
+    async fn following(&mut self) -> Input {
+        let (Some(records), Some(checking)) = (&mut self.records, &mut self.check) else {
+            return std::future::pending().await;
+        };
+        tokio::select! {
+            first = records.next() => match first {
+                Ok(first) => {
+                    let (batch, ended) = drain(first, records.as_mut());
+                    Input::Records(batch, ended)
                 }
+                Err(why) => Input::Records(Vec::new(), Some(why)),
+            },
+            head = checking => {
+                self.check = Some(Box::pin(check(Arc::clone(&self.log))));
+                Input::Checked(head)
             }
         }
     }
 
-    /// Is this the log that was followed so far?
-    async fn recognise(&self) -> Result<Head, Failure> {
-        let head = self.log.head().await?;
-        self.still_the_same(head)?;
-        let position = self.projected.state.position;
-        if position > Position::START {
-            let there = self.log.at(position).await?;
-            let same = there.is_some_and(|entry| {
-                record_hash(&entry.subject, &entry.bytes) == self.projected.hash
-            });
-            if !same {
-                return Err(Failure::Foreign(Foreign::Rewritten { position }));
-            }
-        }
-        Ok(head)
-    }
-
-    fn still_the_same(&self, head: Head) -> Result<(), Failure> {
-        let position = self.projected.state.position;
-        if let Some(known) = self.projected.log_id.filter(|known| *known != head.log_id) {
-            return Err(Failure::Foreign(Foreign::OtherIdentity {
-                known,
-                actual: head.log_id,
-            }));
-        }
-        if head.position < position {
-            return Err(Failure::Foreign(Foreign::Behind {
-                known: position,
-                actual: head.position,
-            }));
-        }
-        Ok(())
-    }
-
-    /// Writes the log's identity down before the first record of it is taken in.
-    async fn remember(&mut self, log_id: LogId) -> Result<(), Ended> {
+    async fn remember(&mut self, log_id: LogId) -> Input {
         let writes = vec![Write::Put(keys::LOG_ID.to_vec(), json(&log_id))];
         let data_dir = self.data_dir.clone();
-        self.projection
-            .read(move |store| {
-                store.apply(writes)?;
-                Ok(open::remember_log(&data_dir, log_id))
-            })
-            .await??;
-        if self.projected.log_id != Some(log_id) {
-            self.projected.log_id = Some(log_id);
-            self.projection.publish(&self.projected);
-        }
-        Ok(())
+        let kept = self.projection.read(move |store| {
+            store.apply(writes)?;
+            Ok(open::remember_log(&data_dir, log_id))
+        });
+        Input::Remembered(match kept.await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(why)) => Err(why.to_string()),
+            Err(why) => Err(why.to_string()),
+        })
     }
 
-    async fn fold(&mut self, batch: Vec<Entry>) -> Result<(), Ended> {
-        let before = self.projected.clone();
-        let mut writes = Vec::new();
-        let mut verdicts = Vec::with_capacity(batch.len());
-        for entry in &batch {
-            if entry.position <= self.projected.state.position {
-                // A redelivery: folded in already.
-                continue;
-            }
-            let reading = migrations::read(&entry.subject, &entry.bytes);
-            let folded = project(&mut self.projected, entry, &reading);
-            writes.extend(folded.writes);
-            verdicts.push((entry.position, folded.verdict));
-        }
-        let written = self
-            .projection
-            .read(move |store| {
-                store.apply(writes)?;
-                Ok(())
-            })
-            .await;
-        if let Err(why) = written {
-            // Nothing is told that the store does not hold.
-            self.projected = before;
+    async fn write(&mut self, writes: Vec<Write>) -> Input {
+        let written = self.projection.read(move |store| store.apply(writes)).await;
+        if written.is_err() {
             self.metrics.store_errors.inc();
-            return Err(why.into());
         }
-        self.projection.publish(&self.projected);
-        self.count(&verdicts);
-        let position = self.projected.state.position;
-        self.projection.tell(|condition| {
-            if condition.head.is_some_and(|head| head <= position) {
-                condition.behind_since = None;
-                if condition.log == LogCondition::Starting {
-                    condition.log = LogCondition::Following;
-                }
-            }
+        Input::Written(written.map_err(|why| why.to_string()))
+    }
+
+    fn tell(&self, told: Told) {
+        let position = self.machine.projected().state.position;
+        let detail = told.detail.map(|why| match told.log {
+            LogCondition::Foreign => format!(
+                "{why}; to follow the log that is there now, stop the service, run `router-policy adopt --data {}` and start it again",
+                self.data_dir.display()
+            ),
+            LogCondition::Starting | LogCondition::Following | LogCondition::Away => why,
         });
-        Ok(())
+        let was = self.projection.condition();
+        if let Some(detail) = &detail {
+            if told.log == LogCondition::Foreign && was.log != LogCondition::Foreign {
+                tracing::error!(%position, detail, "the log is not the one that was followed; refusing it");
+            } else if was.log != told.log || was.detail.is_none() {
+                tracing::warn!(%position, detail, "following the log stopped; trying again");
+            }
+        }
+        if let Some(head) = told.head {
+            self.metrics.head(head);
+        }
+        self.metrics.log_condition(told.log);
+        self.projection.tell(|condition| {
+            condition.log = told.log;
+            condition.detail = detail;
+            condition.head = told.head;
+            condition.behind_since = match (told.behind, condition.behind_since) {
+                (false, _) => None,
+                (true, since) => since.or_else(|| Some(Instant::now())),
+            };
+        });
     }
 
     fn count(&self, verdicts: &[(Position, Verdict)]) {
@@ -268,39 +224,26 @@ impl Follower {
                 }
             }
         }
-        self.metrics.projected(&self.projected.state);
-    }
-
-    fn note_head(&self, head: Head) {
-        let position = self.projected.state.position;
-        self.metrics.head(head.position);
-        self.metrics.log_condition(LogCondition::Following);
-        self.projection.tell(|condition| {
-            let behind = head.position > position;
-            condition.head = Some(head.position);
-            condition.behind_since = match (behind, condition.behind_since) {
-                (false, _) => None,
-                (true, since) => since.or_else(|| Some(Instant::now())),
-            };
-            if condition.log != LogCondition::Starting || !behind {
-                condition.log = LogCondition::Following;
-            }
-            condition.detail = None;
-        });
+        self.metrics.projected(&self.machine.projected().state);
     }
 }
 
 /// Everything that is there already goes into one batch.
-fn drain(first: Entry, records: &mut dyn Subscription) -> (Vec<Entry>, Option<Failure>) {
-    let mut batch = vec![first];
+fn drain(first: Entry, records: &mut dyn Subscription) -> (Vec<(Entry, Reading)>, Option<Failure>) {
+    let mut batch = vec![read(first)];
     while batch.len() < BATCH_MAX {
         match records.next().now_or_never() {
-            Some(Ok(entry)) => batch.push(entry),
+            Some(Ok(entry)) => batch.push(read(entry)),
             Some(Err(failure)) => return (batch, Some(failure)),
             None => break,
         }
     }
     (batch, None)
+}
+
+fn read(entry: Entry) -> (Entry, Reading) {
+    let reading = migrations::read(&entry.subject, &entry.bytes);
+    (entry, reading)
 }
 
 async fn check(log: Arc<dyn EventLog>) -> Result<Head, Failure> {
