@@ -2,11 +2,13 @@
 //! records, new consumers and ends come out.
 //!
 //! Invariant: positions that come out rise strictly, and none is skipped that the stream still holds: a consumer is trusted
-//! only while its own numbering has no gap, and is replaced from the follower's own cursor otherwise.
+//! only while its own numbering has no gap, and is replaced from the follower's own cursor otherwise; and only while the record
+//! at that cursor is still the one that was delivered.
 
 use std::time::Duration;
 
-use schemas::Position;
+use schemas::event::record_hash;
+use schemas::{Hash, Position};
 
 use super::Facts;
 use crate::port::{Entry, Failure, Foreign};
@@ -43,6 +45,8 @@ pub struct Opened {
     pub facts: Facts,
     /// Records that it has to deliver.
     pub left: u64,
+    /// Hash of the record at the cursor, looked up after the consumer was made; `None` when there is none.
+    pub mark: Option<Hash>,
 }
 
 /// What to do.
@@ -93,6 +97,8 @@ pub struct FollowMachine {
     /// Up to here nothing is left in the stream, though its head says so: records were removed behind our back.
     hollow: Position,
     created: Option<String>,
+    /// Hash of the record at the cursor, once one was delivered or looked up.
+    mark: Option<Hash>,
     away_since: Option<Duration>,
     failures: u32,
     reopened: u64,
@@ -113,6 +119,7 @@ impl FollowMachine {
             looked: None,
             hollow: Position::START,
             created: None,
+            mark: None,
             away_since: None,
             failures: 0,
             reopened: 0,
@@ -153,6 +160,14 @@ impl FollowMachine {
         if let Some(how) = self.behind(&opened.facts) {
             return Output::End(EndedBy::Foreign(how));
         }
+        // SUBTLE: a log that was put back to an older state may have grown past the cursor again before anybody looked; only
+        // the record itself tells (`regression_a_log_that_was_put_back_and_grew_past_the_cursor_is_refused`).
+        if self.mark.is_some() && self.mark != opened.mark {
+            return Output::End(EndedBy::Foreign(Foreign::Rewritten {
+                position: self.cursor,
+            }));
+        }
+        self.mark = opened.mark;
         self.away_since = None;
         self.failures = 0;
         self.delivered = Some(0);
@@ -180,6 +195,7 @@ impl FollowMachine {
             return Output::Nothing;
         }
         self.cursor = entry.position;
+        self.mark = Some(record_hash(&entry.subject, &entry.bytes));
         self.fruitless = 0;
         Output::Deliver(entry)
     }

@@ -12,7 +12,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
-use schemas::{LogId, Position};
+use schemas::event::record_hash;
+use schemas::{Hash, LogId, Position};
 use tokio::sync::watch;
 use tokio::time::{Instant, Interval, MissedTickBehavior};
 
@@ -72,6 +73,8 @@ pub(crate) struct OpenFeed {
 pub(crate) trait Source: Send + Sync + 'static {
     /// Opens a feed behind a position.
     async fn open(&self, log_id: LogId, after: Position) -> Result<OpenFeed, Failure>;
+    /// The record at exactly this position, asked of whoever decides.
+    async fn record(&self, position: Position) -> Result<Option<Entry>, Failure>;
     /// Asks whoever decides.
     async fn look(&self) -> Result<Facts, Failure>;
     /// Changes to true whenever the link comes back, to false when it goes.
@@ -82,7 +85,7 @@ pub(crate) trait Source: Send + Sync + 'static {
 
 /// Work under way. It is kept here and not in `next`, so that a cancelled `next` loses nothing.
 enum Work {
-    Opened(Result<OpenFeed, Failure>),
+    Opened(Result<(OpenFeed, Option<Hash>), Failure>),
     Looked(Result<Facts, Failure>),
 }
 
@@ -138,7 +141,15 @@ impl Following {
         let (source, log_id) = (self.source.clone(), self.log_id);
         let open = async move {
             tokio::time::sleep(pause).await;
-            source.open(log_id, after).await
+            let opened = source.open(log_id, after).await?;
+            // After the feed was opened: what it delivers follows this very record.
+            let there = if after == Position::START {
+                None
+            } else {
+                source.record(after).await?
+            };
+            let mark = there.map(|entry| record_hash(&entry.subject, &entry.bytes));
+            Ok((opened, mark))
         };
         self.work = Some(open.map(Work::Opened).boxed());
     }
@@ -172,9 +183,9 @@ impl Following {
                 self.work = None;
                 Some(match done {
                     Work::Looked(looked) => Input::Looked(looked),
-                    Work::Opened(Ok(OpenFeed { feed, facts, left })) => {
+                    Work::Opened(Ok((OpenFeed { feed, facts, left }, mark))) => {
                         self.feed = Some(feed);
-                        Input::Opened(Ok(Opened { facts, left }))
+                        Input::Opened(Ok(Opened { facts, left, mark }))
                     }
                     Work::Opened(Err(why)) => Input::Opened(Err(why)),
                 })
