@@ -216,10 +216,11 @@ impl Replica {
         write: impl FnOnce() -> Result<(), crate::store::StoreError> + Send + 'static,
     ) {
         match tokio::task::spawn_blocking(write).await {
-            Ok(Ok(())) => {}
+            Ok(Ok(())) => return,
             Ok(Err(why)) => tracing::error!(error = %why, "the local copy cannot be written"),
             Err(why) => tracing::error!(error = %why, "the local copy cannot be written"),
         }
+        self.machine.not_kept();
     }
 
     fn publish(&self, next: Followed) {

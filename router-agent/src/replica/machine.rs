@@ -105,6 +105,8 @@ pub struct ReplicaMachine {
     cursor: Option<Cursor>,
     outdated: bool,
     unsynced: u32,
+    /// A write of the copy failed: what one record changed may not be put on top of it.
+    torn: bool,
     stage: Stage,
     made: Option<Box<Bootstrapped>>,
     /// Nothing is published before this is reached.
@@ -130,6 +132,7 @@ impl ReplicaMachine {
             cursor,
             outdated,
             unsynced: 0,
+            torn: false,
             stage: Stage::Meeting,
             made: None,
             publish_from: Position::START,
@@ -142,6 +145,14 @@ impl ReplicaMachine {
     #[must_use]
     pub fn unsynced(&self) -> bool {
         self.unsynced > 0
+    }
+
+    /// A write failed, or it is not known whether it was done: the next one writes the whole state.
+    ///
+    /// SUBTLE: were only the next record's changes written, the copy would have a hole behind its cursor that nothing would
+    /// ever find (`regression_after_a_failed_write_the_copy_is_written_whole`).
+    pub fn not_kept(&mut self) {
+        self.torn = true;
     }
 
     /// What was published last.
@@ -268,7 +279,7 @@ impl ReplicaMachine {
         self.state = made.state;
         self.cursor = Some(cursor);
         self.outdated = false;
-        out.push(Output::Replace(Box::new((self.state.clone(), cursor))));
+        self.replace(cursor, out);
         self.publish(LogState::Following, out);
         self.open(cursor, head, out);
     }
@@ -312,18 +323,28 @@ impl ReplicaMachine {
         let changed = changed(reading);
         self.unsynced += 1;
         // Kept before it is published: an agent that is killed must not know less afterwards than what it has applied.
-        out.push(Output::Advance(Box::new(Advance {
-            part: part(&self.state, &changed),
-            cursor,
-            subject: entry.subject,
-            changed,
-        })));
+        if self.torn {
+            self.replace(cursor, out);
+        } else {
+            out.push(Output::Advance(Box::new(Advance {
+                part: part(&self.state, &changed),
+                cursor,
+                subject: entry.subject,
+                changed,
+            })));
+        }
         if self.state.position >= self.publish_from {
             self.publish(LogState::Following, out);
         }
         if self.unsynced >= UNSYNCED_MAX {
             self.sync(out);
         }
+    }
+
+    fn replace(&mut self, cursor: Cursor, out: &mut Vec<Output>) {
+        self.torn = false;
+        self.unsynced = 0;
+        out.push(Output::Replace(Box::new((self.state.clone(), cursor))));
     }
 
     fn sync(&mut self, out: &mut Vec<Output>) {
@@ -341,6 +362,11 @@ impl ReplicaMachine {
     ) -> Result<(), Failure> {
         match seen {
             Ok(head) => {
+                if self.torn
+                    && let Some(cursor) = self.cursor
+                {
+                    self.replace(cursor, out);
+                }
                 let behind = head.position > self.state.position;
                 if self.published.log.state != LogState::Following && !behind {
                     self.publish(LogState::Following, out);
@@ -442,3 +468,6 @@ fn part(state: &State, changed: &[PolicyKey]) -> State {
         stopped: state.stopped.clone(),
     }
 }
+
+#[cfg(test)]
+mod tests;
