@@ -7,7 +7,7 @@ use schemas::api::LogCondition;
 use schemas::decide::{Command, Decision};
 use tokio::time::Instant;
 
-use super::machine::{Input, Looked, Output, Waited, WriteMachine};
+use super::machine::{Input, Looked, Output, Own, Waited, WriteMachine};
 use super::{Outcome, Writer};
 
 impl Writer {
@@ -30,11 +30,7 @@ impl Writer {
                         Waited::Late
                     })
                 }
-                Output::Read(position) => {
-                    let own = self.projection.read(move |store| store.record(position));
-                    let own = own.await.map_err(|why| why.to_string());
-                    Input::Read(own, self.projection.snapshot())
-                }
+                Output::Read(position) => self.read(command, position).await,
                 Output::Done(outcome) => return *outcome,
             };
             output = machine.step(input);
@@ -49,6 +45,22 @@ impl Writer {
             snapshot,
             first: first.map_err(|why| why.to_string()),
             foreign: self.foreign(),
+        }))
+    }
+
+    async fn read(&self, command: &Command, position: Position) -> Input {
+        let id = command.command_id;
+        let found = self
+            .projection
+            .read(move |store| Ok((store.record(position)?, store.command(id)?)));
+        let (record, first) = match found.await {
+            Ok((record, first)) => (Ok(record), Ok(first)),
+            Err(why) => (Err(why.to_string()), Err(why.to_string())),
+        };
+        Input::Read(Box::new(Own {
+            record,
+            first,
+            snapshot: self.projection.snapshot(),
         }))
     }
 

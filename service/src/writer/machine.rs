@@ -29,8 +29,8 @@ pub enum Input {
     Head(Result<Head, Failure>),
     /// A wait ended.
     Waited(Waited),
-    /// The record was looked up in the local store, with the newest snapshot.
-    Read(Result<Option<StoredRecord>, String>, Arc<Snapshot>),
+    /// The own record was looked up in the local store.
+    Read(Box<Own>),
 }
 
 /// What is known of the log and of a command.
@@ -42,6 +42,17 @@ pub struct Looked {
     pub first: Result<Option<StoredCommand>, String>,
     /// Why the log is not the one that was followed, where that is so.
     pub foreign: Option<String>,
+}
+
+/// What the local store holds of a command that was committed.
+#[derive(Debug)]
+pub struct Own {
+    /// The record that was committed.
+    pub record: Result<Option<StoredRecord>, String>,
+    /// The command's first record, which may be another one: another service may have been given the command too.
+    pub first: Result<Option<StoredCommand>, String>,
+    /// The newest snapshot.
+    pub snapshot: Arc<Snapshot>,
 }
 
 /// How a wait for the own projection ended.
@@ -68,7 +79,7 @@ pub enum Output {
     CatchUp(Position),
     /// Wait until everything up to here is folded in.
     WaitFor(Position),
-    /// Look this record up in the local store.
+    /// Look this record and the command's first one up in the local store.
     Read(Position),
     /// Over.
     Done(Box<Outcome>),
@@ -130,7 +141,7 @@ impl WriteMachine {
                 done(Err(WriteError::Unavailable(why)))
             }
             Input::Waited(waited) => self.waited(waited),
-            Input::Read(own, snapshot) => self.verdict(own, &snapshot),
+            Input::Read(own) => self.verdict(*own),
         }
     }
 
@@ -190,12 +201,12 @@ impl WriteMachine {
     }
 
     /// What became of the command, which has a record at `self.position`.
-    fn verdict(&self, own: Result<Option<StoredRecord>, String>, snapshot: &Snapshot) -> Output {
+    fn verdict(&self, own: Own) -> Output {
         // SUBTLE: the record that was committed, not the command's first one. Two replicas that are given one key with two
         // bodies at once cannot know of each other; both records count, and neither may be answered as refused
         // (`one_key_with_two_bodies_on_two_replicas_is_never_refused_and_applied`).
-        let own = match own {
-            Ok(Some(own)) => own,
+        let record = match own.record {
+            Ok(Some(record)) => record,
             // Cannot happen: the store holds what the projection has reached.
             Ok(None) => {
                 let why = "its record was not found in the local store".to_owned();
@@ -203,16 +214,40 @@ impl WriteMachine {
             }
             Err(why) => return done(Err(WriteError::Unknown(why))),
         };
-        let fingerprint = match migrations::read(&own.subject, &own.bytes) {
+        // SUBTLE: a log that was put back to an older state and grew again has other records at positions that this service
+        // has read; until that is noticed, a verdict could be another command's
+        // (`regression_another_record_at_the_committed_position_is_no_verdict`).
+        if migrations::record::command_id(&record.bytes) != Some(self.command.command_id) {
+            let why = format!(
+                "another record than the one at position {} was read from the log earlier",
+                self.position
+            );
+            return done(Err(WriteError::Unknown(why)));
+        }
+        let fingerprint = match migrations::read(&record.subject, &record.bytes) {
             Reading::Known(record) => Some(record.fingerprint),
             Reading::Unknown { .. } => None,
         };
-        let own = StoredCommand {
+        let void = matches!(record.verdict, Verdict::Void { .. });
+        let committed = StoredCommand {
             position: self.position,
             fingerprint,
-            verdict: own.verdict,
+            verdict: record.verdict,
         };
-        done(self.outcome_of(snapshot, &own, false))
+        // SUBTLE: a void record is no refusal when the command has an accepted one: a broker that lets two winners in may
+        // have let in the same command twice, by two services
+        // (`regression_a_command_that_two_services_got_in_is_not_lost_because_one_record_is_void`).
+        let counts = |first: &StoredCommand| {
+            void && first.fingerprint == Some(self.command.fingerprint)
+                && matches!(first.verdict, Verdict::Accepted { .. })
+        };
+        let outcome = match own.first {
+            Ok(Some(first)) if counts(&first) => self.outcome_of(&own.snapshot, &first, true),
+            Ok(_) => self.outcome_of(&own.snapshot, &committed, false),
+            Err(why) if void => Err(WriteError::Unknown(why)),
+            Err(_) => self.outcome_of(&own.snapshot, &committed, false),
+        };
+        done(outcome)
     }
 
     fn outcome_of(&self, snapshot: &Snapshot, first: &StoredCommand, repeated: bool) -> Outcome {
@@ -312,3 +347,6 @@ fn newer_of(snapshot: &Snapshot, policy: &PolicyKey) -> Option<Newer> {
         position: document.position,
     })
 }
+
+#[cfg(test)]
+mod tests;
