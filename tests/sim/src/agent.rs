@@ -356,7 +356,7 @@ impl World {
         let agent = &mut self.agents[i];
         let copies = &mut agent.disk.copies;
         match agent.keeping.take() {
-            Some(_) if full => {}
+            Some(_) if full => agent.machine.not_kept(),
             Some(Output::Replace(kept)) => {
                 *copies = VecDeque::from([Kept {
                     state: kept.0,
@@ -393,7 +393,7 @@ impl World {
             self.oracle
                 .violation(format!("agent {i} goes back from {before} to {at}"));
         }
-        if at > kept && self.agents[i].full_until + 5 * SECOND < self.now {
+        if at > kept && self.agents[i].full_until + 8 * SECOND < self.now {
             self.oracle
                 .violation(format!("agent {i} publishes {at}, but keeps only {kept}"));
         }

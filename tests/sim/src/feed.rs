@@ -130,9 +130,9 @@ impl World {
         let Some(feed) = self.feed(node) else { return };
         feed.working = false;
         let input = match result {
-            Ok(Answer::Opened(facts, left)) => {
+            Ok(Answer::Opened(facts, left, mark)) => {
                 feed.consumer = consumer;
-                Input::Opened(Ok(Opened { facts, left }))
+                Input::Opened(Ok(Opened { facts, left, mark }))
             }
             Ok(_) => return,
             Err(why) => Input::Opened(Err(why)),

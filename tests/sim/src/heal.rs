@@ -14,6 +14,8 @@ use crate::world::{Event, World};
 
 /// Readers notice a log that is not theirs within this time of calm.
 const NOTICED_AFTER: u64 = 45 * SECOND;
+/// Before this nothing is judged.
+const CALM: u64 = 20 * SECOND;
 /// Everything is well within this time of calm.
 const WELL_AFTER: u64 = 240 * SECOND;
 /// It must stay well for this long, and nothing may be sent.
@@ -140,6 +142,8 @@ impl World {
         let troubles = self.troubles();
         let healed_at = self.healed_at.unwrap_or(0);
         match (troubles.is_empty(), self.well_since) {
+            // What was sent before the calm may land, or time out, a while after it.
+            (true, None) if self.now - healed_at < CALM => {}
             (true, None) => {
                 self.well_since = Some((self.now, self.sent));
                 self.trace(|| "all is well".to_owned());

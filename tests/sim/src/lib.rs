@@ -71,3 +71,20 @@ pub fn run(seed: u64, mutation: Option<Mutation>, tracing: bool) -> Report {
         marks: world.marks,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_same_seed_has_the_same_history() {
+        for seed in 0..4 {
+            let (one, other) = (run(seed, None, false), run(seed, None, false));
+            assert_eq!(
+                (one.hash, one.steps, one.violations),
+                (other.hash, other.steps, Vec::new()),
+                "{seed}"
+            );
+        }
+    }
+}

@@ -55,7 +55,7 @@ pub enum Answer {
     /// To [`Call::Append`].
     Stored(Stored),
     /// To [`Call::Open`].
-    Opened(Facts, u64),
+    Opened(Facts, u64, Option<schemas::Hash>),
     /// To [`Call::Report`].
     Done,
 }
@@ -320,7 +320,7 @@ impl World {
                     .retain(|_, consumer| consumer.node != from);
                 self.broker.consumers.insert(feed, consumer);
                 self.deliver(feed);
-                Answer::Opened(facts, left as u64)
+                Answer::Opened(facts, left as u64, mark)
             }
             Call::Report(_) => Answer::Done,
         })

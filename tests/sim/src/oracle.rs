@@ -144,7 +144,7 @@ impl Oracle {
                         "command {id} was said to be accepted at {position}, but {there:?} is true"
                     ));
                 }
-                if self.claims.get(&known) == Some(&Claim::Refused) {
+                if self.claims.get(&known) == Some(&Claim::Refused) && !self.destroyed {
                     self.violation(format!(
                         "command {id} was said to be refused, then accepted"
                     ));
@@ -156,7 +156,7 @@ impl Oracle {
                         "command {id} was said to be refused, but is accepted at {there:?}"
                     ));
                 }
-                if matches!(self.claims.get(&known), Some(Claim::Accepted(_))) {
+                if matches!(self.claims.get(&known), Some(Claim::Accepted(_))) && !self.destroyed {
                     self.violation(format!(
                         "command {id} was said to be accepted, then refused"
                     ));
@@ -189,6 +189,7 @@ impl Oracle {
     /// The log lost everything after a position; `None` = everything.
     pub fn cut(&mut self, after: Option<Position>) {
         self.destroyed = true;
+        self.claims.clear();
         let keep = after.map_or(0, |after| {
             self.folds
                 .iter()

@@ -14,7 +14,7 @@ use schemas::decide::{Command, Decision};
 use schemas::{CommandId, Position, Rejection};
 use service::writer::admission::Admission;
 use service::writer::fingerprint::fingerprint;
-use service::writer::machine::{Input, Looked, Output, Waited, WriteMachine};
+use service::writer::machine::{Input, Looked, Output, Own, Waited, WriteMachine};
 use service::writer::{Outcome, WriteError, Written, policies_of};
 
 use crate::broker::Stored;
@@ -203,10 +203,11 @@ impl World {
                 foreign: (service.told.log == LogCondition::Foreign)
                     .then(|| service.told.detail.clone().unwrap_or_default()),
             })),
-            Timer::Read(_, _, position) => Input::Read(
-                Ok(service.disk.records.get(position).cloned()),
-                Arc::clone(&service.snapshot),
-            ),
+            Timer::Read(_, _, position) => Input::Read(Box::new(Own {
+                record: Ok(service.disk.records.get(position).cloned()),
+                first: Ok(service.disk.commands.get(&id).cloned()),
+                snapshot: Arc::clone(&service.snapshot),
+            })),
             Timer::Late(..) => Input::Waited(Waited::Late),
             Timer::Commit(..) => return self.commit_step(i, id, CommitInput::Waited),
             _ => return,

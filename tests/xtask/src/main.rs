@@ -2,6 +2,7 @@
 
 mod arguments;
 mod frontend_half;
+mod sim;
 mod steps;
 mod tally;
 mod tree;
@@ -30,6 +31,7 @@ fn main() -> ExitCode {
         Task::Bench { what } => match what {
             Bench::Selection => frontend_half::bench_selection(&mut tally),
         },
+        Task::Sim { arguments } => sim::sim(&mut tally, &arguments),
         Task::Bless => steps::bless(&mut tally),
     }
     tally.close()

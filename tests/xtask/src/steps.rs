@@ -37,6 +37,7 @@ pub fn test(tally: &mut Tally, ci: bool, quick: bool) {
     tally.step("tree", tree::prove);
     deny(tally);
     bad_input(tally);
+    crate::sim::sim_ci(tally);
     if quick {
         tally.skip("conformance", "--quick");
         tally.skip("dynamo", "--quick");
