@@ -282,7 +282,7 @@ impl World {
             } else if !agent.following {
                 return;
             } else if let Some(entry) = agent.arrived.pop_front() {
-                let reading = crate::world::read(agent.process.old)(&entry.subject, &entry.bytes);
+                let reading = self.readings.read(agent.process.old, &entry);
                 agent.records += 1;
                 if agent.process.old && crate::world::is_set(&entry) {
                     self.marks.hit("agent too old for a record");
@@ -393,7 +393,7 @@ impl World {
             self.oracle
                 .violation(format!("agent {i} goes back from {before} to {at}"));
         }
-        if at > kept && self.agents[i].full_until + 8 * SECOND < self.now {
+        if at > kept && at > before && self.agents[i].full_until + 8 * SECOND < self.now {
             self.oracle
                 .violation(format!("agent {i} publishes {at}, but keeps only {kept}"));
         }

@@ -14,7 +14,7 @@ use crate::world::{Event, World};
 
 /// Readers notice a log that is not theirs within this time of calm.
 const NOTICED_AFTER: u64 = 45 * SECOND;
-/// Before this nothing is judged.
+/// Before this nothing is judged: what was sent before may land, or time out, a while after it.
 const CALM: u64 = 20 * SECOND;
 /// Everything is well within this time of calm.
 const WELL_AFTER: u64 = 240 * SECOND;
@@ -139,11 +139,12 @@ impl World {
 
     /// Is everything well, and does it stay so?
     pub fn judge(&mut self) {
-        let troubles = self.troubles();
         let healed_at = self.healed_at.unwrap_or(0);
+        if self.now - healed_at < CALM {
+            return self.at(CALM, Event::Judge);
+        }
+        let troubles = self.troubles();
         match (troubles.is_empty(), self.well_since) {
-            // What was sent before the calm may land, or time out, a while after it.
-            (true, None) if self.now - healed_at < CALM => {}
             (true, None) => {
                 self.well_since = Some((self.now, self.sent));
                 self.trace(|| "all is well".to_owned());
@@ -200,10 +201,12 @@ impl World {
             if snapshot.chain != self.oracle.chain() {
                 troubles.push(format!("service {i} has another chain"));
             }
-            digests
-                .entry(service.process.old)
-                .or_insert_with(Vec::new)
-                .push(digest(snapshot));
+            if self.well_since.is_none() {
+                digests
+                    .entry(service.process.old)
+                    .or_insert_with(Vec::new)
+                    .push(digest(snapshot));
+            }
         }
         for same in digests.values() {
             if same.windows(2).any(|pair| pair[0] != pair[1]) {
@@ -237,8 +240,11 @@ impl World {
                 let overlay = wanted.overlay();
                 let mut should = router.startup.clone();
                 should.extend(overlay.clone());
-                let right =
-                    router.parameters() == should || !router.configurable && overlay.is_empty();
+                let right = if router.configurable {
+                    router.parameters() == should
+                } else {
+                    overlay.is_empty()
+                };
                 let can = router.configurable
                     && overlay.iter().all(|(name, value)| {
                         router.startup.contains_key(name)

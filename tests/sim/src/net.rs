@@ -300,6 +300,9 @@ impl World {
                 return self.append_arrived(&subject, expected, &bytes);
             }
             Call::Open(feed, after) => {
+                let mark = store
+                    .at(after)
+                    .map(|entry| schemas::event::record_hash(&entry.subject, &entry.bytes));
                 let facts = store.facts();
                 let left = store
                     .entries

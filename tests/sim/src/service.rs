@@ -313,7 +313,7 @@ impl World {
                 let batch = std::mem::take(&mut service.arrived)
                     .into_iter()
                     .map(|entry| {
-                        let reading = crate::world::read(old)(&entry.subject, &entry.bytes);
+                        let reading = self.readings.read(old, &entry);
                         (entry, reading)
                     })
                     .collect();

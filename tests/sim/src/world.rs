@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use bytes::Bytes;
 use event_log::follow::Facts;
 use event_log::{Entry, Failure, Head};
 use schemas::event::Event as Happened;
@@ -193,6 +194,8 @@ pub struct World {
     pub marks: Marks,
     /// A fault put into the shells on purpose.
     pub mutation: Option<Mutation>,
+    /// Readings that were made.
+    pub readings: Readings,
     /// Changes sent to frontends.
     pub sent: u64,
     /// Events handled.
@@ -239,6 +242,7 @@ impl World {
             oracle: Oracle::default(),
             marks: Marks::default(),
             mutation,
+            readings: Readings::default(),
             sent: 0,
             steps: 0,
             healed_at: None,
@@ -543,6 +547,21 @@ impl World {
     /// Makes an id for a router.
     pub fn new_router(&mut self) -> RouterId {
         RouterId(self.new_uuid())
+    }
+}
+
+/// Readings that were made: the same bytes are not parsed again by every reader.
+#[derive(Debug, Default)]
+pub struct Readings(BTreeMap<(bool, Subject, Bytes), Reading>);
+
+impl Readings {
+    /// What a version makes of a record.
+    pub fn read(&mut self, old: bool, entry: &Entry) -> Reading {
+        let key = (old, entry.subject.clone(), entry.bytes.clone());
+        self.0
+            .entry(key)
+            .or_insert_with(|| read(old)(&entry.subject, &entry.bytes))
+            .clone()
     }
 }
 
