@@ -1,9 +1,13 @@
 //! A state from a log without reading its whole history, checked so that it equals the fold of the whole history.
+//!
+//! Owns: the pure [`BootstrapMachine`] and the shell around it, [`bootstrap`].
 
-use schemas::state::{self, State, Tail};
-use schemas::{LogId, Position};
+use std::collections::BTreeSet;
 
-use crate::port::{Failure, LogReader, Seen};
+use schemas::state::{self, Check, Reading, State, Tail};
+use schemas::{LogId, Position, Subject};
+
+use crate::port::{Entry, Failure, Head, LogReader, Seen, Tails};
 
 /// A state and the log that it is of.
 #[derive(Debug, Clone)]
@@ -16,46 +20,174 @@ pub struct Bootstrapped {
     pub replayed: bool,
 }
 
-/// Reads the state of the log: from the last record of each subject (O(scopes)), or, where those cannot tell, from all.
+/// What happened.
+#[derive(Debug)]
+pub enum Input {
+    /// Begin.
+    Start,
+    /// The tails were read.
+    Tails(Result<Tails, Failure>),
+    /// A check's record was looked up.
+    Next(Result<Option<Entry>, Failure>),
+    /// The whole history can be read now.
+    Opened(Result<(), Failure>),
+    /// Its next record.
+    Record(Result<Entry, Failure>),
+}
+
+/// What to do next.
+#[derive(Debug)]
+pub enum Output {
+    /// Read the last record of each subject.
+    Tails,
+    /// Look up the first record on a subject after a position.
+    Next(Subject, Position),
+    /// Follow from here.
+    Open(Seen),
+    /// Read on.
+    Record,
+    /// Over.
+    Done(Result<Box<Bootstrapped>, Failure>),
+}
+
+/// How a reader understands records: `migrations::read`.
+pub type Read = fn(&Subject, &[u8]) -> Reading;
+
+/// Decides how a bootstrap goes on: from the last record of each subject (O(scopes)), or, where those cannot tell, from all.
+#[derive(Debug)]
+pub struct BootstrapMachine {
+    read: Read,
+    head: Option<Head>,
+    shortcut: Option<State>,
+    checks: BTreeSet<Check>,
+    folded: State,
+}
+
+impl BootstrapMachine {
+    /// Nothing read yet.
+    #[must_use]
+    pub fn new(read: Read) -> BootstrapMachine {
+        BootstrapMachine {
+            read,
+            head: None,
+            shortcut: None,
+            checks: BTreeSet::new(),
+            folded: State::default(),
+        }
+    }
+
+    /// The next thing to do.
+    pub fn step(&mut self, input: Input) -> Output {
+        match input {
+            Input::Start => Output::Tails,
+            Input::Tails(Ok(tails)) => self.tails(tails),
+            Input::Next(Ok(found)) => {
+                let check = self.checks.pop_first();
+                let spoilt = match (check, found) {
+                    (Some(check), Some(entry)) => entry.position < check.not_before,
+                    (Some(_) | None, Some(_) | None) => false,
+                };
+                if spoilt { self.replay() } else { self.check() }
+            }
+            Input::Opened(Ok(())) => Output::Record,
+            Input::Record(Ok(entry)) => {
+                let reading = (self.read)(&entry.subject, &entry.bytes);
+                (self.folded).evolve(entry.position, &entry.subject, &entry.bytes, &reading);
+                if self
+                    .head
+                    .is_some_and(|head| self.folded.position < head.position)
+                {
+                    return Output::Record;
+                }
+                let state = std::mem::take(&mut self.folded);
+                self.done(state, true)
+            }
+            Input::Tails(Err(why))
+            | Input::Next(Err(why))
+            | Input::Opened(Err(why))
+            | Input::Record(Err(why)) => Output::Done(Err(why)),
+        }
+    }
+
+    fn tails(&mut self, tails: Tails) -> Output {
+        self.head = Some(tails.up_to);
+        let readings: Vec<Tail> = tails
+            .entries
+            .into_iter()
+            .map(|entry| Tail {
+                reading: (self.read)(&entry.subject, &entry.bytes),
+                position: entry.position,
+                subject: entry.subject,
+                bytes: entry.bytes.to_vec(),
+            })
+            .collect();
+        match state::bootstrap(&readings, tails.up_to.position) {
+            Some((state, checks)) => {
+                self.shortcut = Some(state);
+                self.checks = checks;
+                self.check()
+            }
+            None => self.replay(),
+        }
+    }
+
+    fn check(&mut self) -> Output {
+        if let Some(check) = self.checks.first() {
+            return Output::Next(check.subject.clone(), check.after);
+        }
+        let state = self.shortcut.take().unwrap_or_default();
+        self.done(state, false)
+    }
+
+    fn replay(&mut self) -> Output {
+        match self.head {
+            Some(head) if head.position > Position::START => Output::Open(Seen {
+                log_id: head.log_id,
+                position: Position::START,
+            }),
+            Some(_) | None => self.done(State::default(), true),
+        }
+    }
+
+    fn done(&self, state: State, replayed: bool) -> Output {
+        let Some(head) = self.head else {
+            let why = "the log was not asked for its tails".to_owned();
+            return Output::Done(Err(Failure::Determinate(why)));
+        };
+        Output::Done(Ok(Box::new(Bootstrapped {
+            log_id: head.log_id,
+            state,
+            replayed,
+        })))
+    }
+}
+
+/// Reads the state of the log.
 ///
 /// # Errors
 /// [`Failure`] of the log.
 pub async fn bootstrap(log: &dyn LogReader) -> Result<Bootstrapped, Failure> {
-    let tails = log.tails().await?;
-    let readings: Vec<Tail> = tails
-        .entries
-        .into_iter()
-        .map(|entry| Tail {
-            reading: migrations::read(&entry.subject, &entry.bytes),
-            position: entry.position,
-            subject: entry.subject,
-            bytes: entry.bytes.to_vec(),
-        })
-        .collect();
-    let head = tails.up_to;
-    if let Some((state, checks)) = state::bootstrap(&readings, head.position) {
-        let mut right = true;
-        for check in checks {
-            let next = log.next_on(&check.subject, check.after).await?;
-            if next.is_some_and(|entry| entry.position < check.not_before) {
-                right = false;
-                break;
-            }
-        }
-        if right {
-            return Ok(Bootstrapped {
-                log_id: head.log_id,
-                state,
-                replayed: false,
-            });
-        }
+    let mut machine = BootstrapMachine::new(migrations::read);
+    let mut records = None;
+    let mut input = Input::Start;
+    loop {
+        input = match machine.step(input) {
+            Output::Tails => Input::Tails(log.tails().await),
+            Output::Next(subject, after) => Input::Next(log.next_on(&subject, after).await),
+            Output::Open(seen) => Input::Opened(match log.follow(seen).await {
+                Ok(opened) => {
+                    records = Some(opened);
+                    Ok(())
+                }
+                Err(why) => Err(why),
+            }),
+            Output::Record => Input::Record(match &mut records {
+                Some(records) => records.next().await,
+                None => Err(Failure::Determinate("nothing is followed".to_owned())),
+            }),
+            Output::Done(outcome) => return outcome.map(|made| *made),
+        };
     }
-    let state = replay(log, head.log_id, head.position).await?;
-    Ok(Bootstrapped {
-        log_id: head.log_id,
-        state,
-        replayed: true,
-    })
 }
 
 /// Folds the whole history up to `up_to`.

@@ -268,9 +268,11 @@ pub async fn commit(
 }
 
 /// Bound: how long the last look after the deadline may take.
-const LAST_LOOK_PATIENCE: Duration = Duration::from_millis(500);
+pub const LAST_LOOK_PATIENCE: Duration = Duration::from_millis(500);
 
-fn found_in(entry: &Entry) -> Found {
+/// What of a record attribution needs.
+#[must_use]
+pub fn found_in(entry: &Entry) -> Found {
     Found {
         position: entry.position,
         command_id: migrations::record::command_id(&entry.bytes),

@@ -176,7 +176,7 @@ impl Inner {
         })
     }
 
-    async fn record(&self, path: &str, query: &[(&str, String)]) -> Result<Option<Entry>, Failure> {
+    async fn one(&self, path: &str, query: &[(&str, String)]) -> Result<Option<Entry>, Failure> {
         match self.get(path, query).await? {
             Some(body) => self.entry(&body).map(Some),
             // "Nothing" counts only when it is the log that is meant that has nothing.
@@ -234,6 +234,11 @@ impl Source for Inner {
             facts: facts(head),
             feed: Box::new(Lines::new(redact(&self.url), answer.bytes_stream().boxed())),
         })
+    }
+
+    async fn record(&self, position: Position) -> Result<Option<Entry>, Failure> {
+        let query = [("position", position.to_string())];
+        self.one("/v1/log/at", &query).await
     }
 
     async fn look(&self) -> Result<Facts, Failure> {
@@ -302,12 +307,12 @@ impl LogReader for HttpLog {
             ("subject", subject.to_string()),
             ("after", after.to_string()),
         ];
-        self.inner.record("/v1/log/next", &query).await
+        self.inner.one("/v1/log/next", &query).await
     }
 
     async fn at(&self, position: Position) -> Result<Option<Entry>, Failure> {
         let query = [("position", position.to_string())];
-        self.inner.record("/v1/log/at", &query).await
+        self.inner.one("/v1/log/at", &query).await
     }
 
     async fn follow(&self, seen: Seen) -> Result<Box<dyn Subscription>, Failure> {

@@ -13,7 +13,7 @@ pub mod connect;
 pub mod crash;
 pub mod embedded;
 pub mod faulty;
-mod follow;
+pub mod follow;
 pub mod http;
 pub mod identity;
 pub mod jetstream;

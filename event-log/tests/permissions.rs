@@ -73,6 +73,7 @@ fn status(name: &str) -> AgentStatus {
         reported_at: Timestamp::from_unix_ms(2),
         report: 1,
         interval_ms: 1_000,
+        leaving: false,
         log: LogFollowing {
             state: LogState::Following,
             log_id: None,

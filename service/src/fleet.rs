@@ -4,13 +4,13 @@
 //!
 //! Ages are counted on the monotonic clock, so a wall clock that leaps neither makes agents stale nor keeps dead ones.
 
-mod hearing;
+pub mod hearing;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use event_log::{StatusBoard, ambient};
-use schemas::convergence::{Convergence, Heard, Outcome, Patience, convergence};
+use schemas::convergence::{Convergence, Heard, Patience};
 use schemas::status::AgentStatus;
 use schemas::{PolicyKey, Position, Timestamp};
 use tokio::sync::watch;
@@ -18,16 +18,15 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::metrics::Metrics;
-use hearing::{Agents, Took, step};
+use hearing::{Roster, Took};
 
 /// The fleet, shared by everything that reads.
 #[derive(Debug)]
 pub struct Fleet {
-    agents: Mutex<Agents>,
+    roster: Mutex<Roster>,
     changed: watch::Sender<u64>,
     started: (Timestamp, Instant),
     patience: Patience,
-    agents_max: usize,
     settle: Duration,
 }
 
@@ -35,12 +34,14 @@ impl Fleet {
     /// Nobody heard of yet.
     #[must_use]
     pub fn new(patience: Patience, agents_max: usize, settle: Duration) -> Fleet {
+        let started = ambient::now();
+        let settle_ms = u64::try_from(settle.as_millis()).unwrap_or(u64::MAX);
+        let settles_at = Timestamp::from_unix_ms(started.unix_ms().saturating_add(settle_ms));
         Fleet {
-            agents: Mutex::default(),
+            roster: Mutex::new(Roster::new(patience, agents_max, settles_at)),
             changed: watch::Sender::new(0),
-            started: (ambient::now(), Instant::now()),
+            started: (started, Instant::now()),
             patience,
-            agents_max,
             settle,
         }
     }
@@ -55,15 +56,7 @@ impl Fleet {
     /// Agents that have not left the fleet.
     #[must_use]
     pub fn agents(&self) -> Vec<Heard> {
-        let now = self.now();
-        self.lock()
-            .values()
-            .filter(|known| now.since_ms(known.heard.heard_at) <= self.patience.gone_after_ms)
-            .map(|known| Heard {
-                contested: known.contested(now, self.patience),
-                ..known.heard.clone()
-            })
-            .collect()
+        self.lock().agents(self.now())
     }
 
     /// True when an agent has been silent for too long.
@@ -84,31 +77,18 @@ impl Fleet {
         self.changed.subscribe()
     }
 
-    /// Where the changes of these policies up to `position` have arrived.
-    ///
-    /// Until the fleet is settled nothing is final: an agent that has not reported since the start may have routers that
-    /// lack the change (`nothing_is_converged_before_the_agents_had_time_to_report`).
+    /// Where the changes of these policies up to `position` have arrived (see [`Roster::convergence`]).
     #[must_use]
     pub fn convergence(&self, policies: &[PolicyKey], position: Position) -> Convergence {
         // Looked at first: a fleet that settles meanwhile is judged as not settled.
-        let settled = self.settled();
-        let mut found = convergence(
-            &self.agents(),
-            policies,
-            position,
-            self.now(),
-            self.patience,
-        );
-        if !settled {
-            found.outcome = Outcome::Pending;
-        }
-        found
+        let now = self.now();
+        self.lock().convergence(policies, position, now)
     }
 
     /// True once the agents had time to report since the start.
     #[must_use]
     pub fn settled(&self) -> bool {
-        self.started.1.elapsed() >= self.settle
+        self.lock().settled(self.now())
     }
 
     /// When [`Fleet::settled`] becomes true.
@@ -117,44 +97,18 @@ impl Fleet {
         self.started.1 + self.settle
     }
 
-    fn lock(&self) -> MutexGuard<'_, Agents> {
-        self.agents.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Roster> {
+        self.roster.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn hear(&self, status: AgentStatus) -> Took {
-        let heard = Heard {
-            status,
-            heard_at: self.now(),
-            contested: false,
-        };
-        // Encoding plain values cannot fail.
-        let bytes = serde_json::to_vec(&heard.status).map_or(0, |json| json.len());
-        let took = self.take(heard, bytes);
+        let now = self.now();
+        let took = self.lock().hear(status, now);
         match took {
             Took::Newest | Took::Left | Took::Contested => {
                 self.changed.send_modify(|count| *count += 1)
             }
             Took::Old | Took::Full => {}
-        }
-        took
-    }
-
-    fn take(&self, heard: Heard, bytes: usize) -> Took {
-        let agent = heard.status.agent.clone();
-        let mut agents = self.lock();
-        if bytes > LONG_BYTES {
-            let others = agents.iter().filter(|(known, _)| **known != agent);
-            let long: usize = others
-                .map(|(_, known)| known.bytes)
-                .filter(|bytes| *bytes > LONG_BYTES)
-                .sum();
-            if long + bytes > LONG_TOTAL_MAX {
-                return Took::Full;
-            }
-        }
-        let took = step(&mut agents, heard, self.patience, self.agents_max);
-        if let (Took::Newest | Took::Contested, Some(known)) = (took, agents.get_mut(&agent)) {
-            known.bytes = bytes;
         }
         took
     }
@@ -224,11 +178,6 @@ impl Fleet {
         }
     }
 }
-
-/// Bound: reports longer than this (about 40 routers) are counted by their bytes, not only by number.
-const LONG_BYTES: usize = 16 << 10;
-/// Bound: bytes of all long reports that are remembered, as JSON.
-const LONG_TOTAL_MAX: usize = 64 << 20;
 
 const RETRY_BASE: Duration = Duration::from_millis(100);
 const RETRY_MAX: Duration = Duration::from_secs(5);

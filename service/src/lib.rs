@@ -34,7 +34,7 @@ use http::{App, Parts};
 use metrics::Metrics;
 use projection::Projection;
 use projection::fold::Projected;
-use projection::follow::Follower;
+use projection::follow::{Disk, Follower};
 use projection::open::Opened;
 use projection::store::Store;
 use writer::Writer;
@@ -207,16 +207,18 @@ fn run(
         config.writes_max,
         config.write_timeout,
     ));
-    let follower = Follower {
-        projection: Arc::clone(&projection),
+    let follower = Follower::new(
+        Arc::clone(&projection),
         projected,
-        log: Arc::clone(&wiring.log),
-        metrics: Arc::clone(&metrics),
-        data_dir: config.data_dir.clone(),
-        lock: store.lock(),
-        store: Some(store),
-        cache_bytes: config.cache_bytes,
-    };
+        Arc::clone(&wiring.log),
+        Arc::clone(&metrics),
+        Disk {
+            data_dir: config.data_dir.clone(),
+            lock: store.lock(),
+            store: Some(store),
+            cache_bytes: config.cache_bytes,
+        },
+    );
     tasks.start("follow", follower.run(tasks.stopping()));
     let watch = Arc::clone(&fleet).watch(
         Arc::clone(&wiring.board),

@@ -2,24 +2,34 @@
 //! records, new consumers and ends come out.
 //!
 //! Invariant: positions that come out rise strictly, and none is skipped that the stream still holds: a consumer is trusted
-//! only while its own numbering has no gap, and is replaced from the follower's own cursor otherwise.
+//! only while its own numbering has no gap, and is replaced from the follower's own cursor otherwise; and only while the record
+//! at that cursor is still the one that was delivered.
 
 use std::time::Duration;
 
-use schemas::Position;
+use schemas::event::record_hash;
+use schemas::{Hash, Position};
 
 use super::Facts;
 use crate::port::{Entry, Failure, Foreign};
 
 /// What happened.
 #[derive(Debug, Clone)]
-pub(crate) enum Input {
+pub enum Input {
     /// A consumer was made, or could not be.
     Opened(Result<Opened, Failure>),
     /// A record came, numbered by its consumer.
-    Record { number: u64, entry: Entry },
+    Record {
+        /// Counts the consumer's records from 1.
+        number: u64,
+        /// The record.
+        entry: Entry,
+    },
     /// The consumer lives and has delivered this many.
-    Heartbeat { delivered: u64 },
+    Heartbeat {
+        /// How many.
+        delivered: u64,
+    },
     /// The deliveries ended, or made no sense.
     Broken(String),
     /// The link to the broker came back.
@@ -30,20 +40,27 @@ pub(crate) enum Input {
 
 /// A consumer that was made.
 #[derive(Debug, Clone)]
-pub(crate) struct Opened {
+pub struct Opened {
     /// The stream, as it was just before.
-    pub(crate) facts: Facts,
+    pub facts: Facts,
     /// Records that it has to deliver.
-    pub(crate) left: u64,
+    pub left: u64,
+    /// Hash of the record at the cursor, looked up after the consumer was made; `None` when there is none.
+    pub mark: Option<Hash>,
 }
 
 /// What to do.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Output {
+pub enum Output {
     /// Hand this record out.
     Deliver(Entry),
     /// Drop the consumer, if there is one, and make one behind this position, after a pause.
-    Reopen { after: Position, pause: Duration },
+    Reopen {
+        /// Behind here.
+        after: Position,
+        /// First wait this long.
+        pause: Duration,
+    },
     /// Go on.
     Nothing,
     /// Over.
@@ -52,7 +69,7 @@ pub(crate) enum Output {
 
 /// Why it is over.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum EndedBy {
+pub enum EndedBy {
     /// The log is another one, or behind.
     Foreign(Foreign),
     /// The log stayed out of reach.
@@ -68,8 +85,9 @@ impl From<EndedBy> for Failure {
     }
 }
 
+/// Decides how a follower goes on.
 #[derive(Debug)]
-pub(crate) struct FollowMachine {
+pub struct FollowMachine {
     cursor: Position,
     away_max: Duration,
     /// Deliveries of the present consumer; `None` while there is none.
@@ -79,6 +97,8 @@ pub(crate) struct FollowMachine {
     /// Up to here nothing is left in the stream, though its head says so: records were removed behind our back.
     hollow: Position,
     created: Option<String>,
+    /// Hash of the record at the cursor, once one was delivered or looked up.
+    mark: Option<Hash>,
     away_since: Option<Duration>,
     failures: u32,
     reopened: u64,
@@ -89,7 +109,9 @@ pub(crate) struct FollowMachine {
 }
 
 impl FollowMachine {
-    pub(crate) fn new(cursor: Position, away_max: Duration) -> FollowMachine {
+    /// Everything up to `cursor` is known; a log that stays out of reach for `away_max` ends it.
+    #[must_use]
+    pub fn new(cursor: Position, away_max: Duration) -> FollowMachine {
         FollowMachine {
             cursor,
             away_max,
@@ -97,6 +119,7 @@ impl FollowMachine {
             looked: None,
             hollow: Position::START,
             created: None,
+            mark: None,
             away_since: None,
             failures: 0,
             reopened: 0,
@@ -106,12 +129,13 @@ impl FollowMachine {
     }
 
     /// The last record that was handed out.
-    pub(crate) fn cursor(&self) -> Position {
+    #[must_use]
+    pub fn cursor(&self) -> Position {
         self.cursor
     }
 
     /// The next thing to do. `now` only has to rise.
-    pub(crate) fn step(&mut self, input: Input, now: Duration) -> Output {
+    pub fn step(&mut self, input: Input, now: Duration) -> Output {
         match input {
             Input::Opened(Ok(opened)) => self.opened(opened),
             Input::Opened(Err(why)) | Input::Looked(_, Err(why)) => self.failed(why, now),
@@ -142,6 +166,14 @@ impl FollowMachine {
         if let Some(how) = behind(self.cursor, &opened.facts) {
             return Output::End(EndedBy::Foreign(how));
         }
+        // SUBTLE: a log that was put back to an older state may have grown past the cursor again before anybody looked; only
+        // the record itself tells (`regression_a_log_that_was_put_back_and_grew_past_the_cursor_is_refused`).
+        if self.mark.is_some() && self.mark != opened.mark {
+            return Output::End(EndedBy::Foreign(Foreign::Rewritten {
+                position: self.cursor,
+            }));
+        }
+        self.mark = opened.mark;
         self.away_since = None;
         self.failures = 0;
         self.delivered = Some(0);
@@ -169,6 +201,7 @@ impl FollowMachine {
             return Output::Nothing;
         }
         self.cursor = entry.position;
+        self.mark = Some(record_hash(&entry.subject, &entry.bytes));
         self.fruitless = 0;
         Output::Deliver(entry)
     }

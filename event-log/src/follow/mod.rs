@@ -4,7 +4,7 @@
 //! it and does what it says. There is no task: everything happens while somebody waits in `next`, and the feed's own flow
 //! control holds the sender back while nobody does.
 
-pub(crate) mod machine;
+pub mod machine;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +12,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
-use schemas::{LogId, Position};
+use schemas::event::record_hash;
+use schemas::{Hash, LogId, Position};
 use tokio::sync::watch;
 use tokio::time::{Instant, Interval, MissedTickBehavior};
 
@@ -23,11 +24,13 @@ use machine::{FollowMachine, Input, Opened, Output};
 
 /// What whoever decides says about the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Facts {
-    pub(crate) log_id: LogId,
-    pub(crate) last: Position,
+pub struct Facts {
+    /// Its identity.
+    pub log_id: LogId,
+    /// Its last record.
+    pub last: Position,
     /// When what keeps the log was made, in its own words; only ever compared. Empty where that is not told.
-    pub(crate) made: String,
+    pub made: String,
 }
 
 /// Something that came through a feed.
@@ -70,6 +73,8 @@ pub(crate) struct OpenFeed {
 pub(crate) trait Source: Send + Sync + 'static {
     /// Opens a feed behind a position.
     async fn open(&self, log_id: LogId, after: Position) -> Result<OpenFeed, Failure>;
+    /// The record at exactly this position, asked of whoever decides.
+    async fn record(&self, position: Position) -> Result<Option<Entry>, Failure>;
     /// Asks whoever decides.
     async fn look(&self) -> Result<Facts, Failure>;
     /// Changes to true whenever the link comes back, to false when it goes.
@@ -80,7 +85,7 @@ pub(crate) trait Source: Send + Sync + 'static {
 
 /// Work under way. It is kept here and not in `next`, so that a cancelled `next` loses nothing.
 enum Work {
-    Opened(Result<OpenFeed, Failure>),
+    Opened(Result<(OpenFeed, Option<Hash>), Failure>),
     Looked(Position, Result<Facts, Failure>),
 }
 
@@ -136,7 +141,15 @@ impl Following {
         let (source, log_id) = (self.source.clone(), self.log_id);
         let open = async move {
             tokio::time::sleep(pause).await;
-            source.open(log_id, after).await
+            let opened = source.open(log_id, after).await?;
+            // After the feed was opened: what it delivers follows this very record.
+            let there = if after == Position::START {
+                None
+            } else {
+                source.record(after).await?
+            };
+            let mark = there.map(|entry| record_hash(&entry.subject, &entry.bytes));
+            Ok((opened, mark))
         };
         self.work = Some(open.map(Work::Opened).boxed());
     }
@@ -171,9 +184,9 @@ impl Following {
                 self.work = None;
                 Some(match done {
                     Work::Looked(asked_at, looked) => Input::Looked(asked_at, looked),
-                    Work::Opened(Ok(OpenFeed { feed, facts, left })) => {
+                    Work::Opened(Ok((OpenFeed { feed, facts, left }, mark))) => {
                         self.feed = Some(feed);
-                        Input::Opened(Ok(Opened { facts, left }))
+                        Input::Opened(Ok(Opened { facts, left, mark }))
                     }
                     Work::Opened(Err(why)) => Input::Opened(Err(why)),
                 })

@@ -88,6 +88,10 @@ impl Source for Inner {
         })
     }
 
+    async fn record(&self, position: Position) -> Result<Option<Entry>, Failure> {
+        self.at(position).await
+    }
+
     async fn look(&self) -> Result<Facts, Failure> {
         self.facts().await
     }

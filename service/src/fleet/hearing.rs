@@ -2,20 +2,113 @@
 
 use std::collections::BTreeMap;
 
-use schemas::convergence::{Heard, Patience};
+use schemas::convergence::{Convergence, Heard, Outcome, Patience, convergence};
 use schemas::status::AgentStatus;
-use schemas::{AgentId, Timestamp};
+use schemas::{AgentId, PolicyKey, Position, Timestamp};
 
 /// Agents and what is known of each.
-pub(super) type Agents = BTreeMap<AgentId, Known>;
+type Agents = BTreeMap<AgentId, Known>;
+
+/// Everything that is known of the fleet. Time is an argument: by a clock of the reader that never leaps.
+#[derive(Debug)]
+pub struct Roster {
+    agents: Agents,
+    patience: Patience,
+    agents_max: usize,
+    settles_at: Timestamp,
+}
+
+impl Roster {
+    /// Nobody heard of yet. Until `settles_at` nothing is final.
+    #[must_use]
+    pub fn new(patience: Patience, agents_max: usize, settles_at: Timestamp) -> Roster {
+        Roster {
+            agents: Agents::new(),
+            patience,
+            agents_max,
+            settles_at,
+        }
+    }
+
+    /// Takes a report in.
+    pub fn hear(&mut self, status: AgentStatus, now: Timestamp) -> Took {
+        // Encoding plain values cannot fail.
+        let bytes = serde_json::to_vec(&status).map_or(0, |json| json.len());
+        if bytes > LONG_BYTES && self.long_beside(&status.agent) + bytes > LONG_TOTAL_MAX {
+            return Took::Full;
+        }
+        let agent = status.agent.clone();
+        let heard = Heard {
+            status,
+            heard_at: now,
+            contested: false,
+        };
+        let took = step(&mut self.agents, heard, self.patience, self.agents_max);
+        if let (Took::Newest | Took::Contested, Some(known)) = (took, self.agents.get_mut(&agent)) {
+            known.bytes = bytes;
+        }
+        took
+    }
+
+    /// Bytes of the long reports of all other agents.
+    fn long_beside(&self, agent: &AgentId) -> usize {
+        let others = self.agents.iter().filter(|(known, _)| *known != agent);
+        others
+            .map(|(_, known)| known.bytes)
+            .filter(|bytes| *bytes > LONG_BYTES)
+            .sum()
+    }
+
+    /// Agents that have not left the fleet.
+    #[must_use]
+    pub fn agents(&self, now: Timestamp) -> Vec<Heard> {
+        self.agents
+            .values()
+            .filter(|known| now.since_ms(known.heard.heard_at) <= self.patience.gone_after_ms)
+            .map(|known| Heard {
+                contested: known.contested(now, self.patience),
+                ..known.heard.clone()
+            })
+            .collect()
+    }
+
+    /// True once the agents had time to report.
+    #[must_use]
+    pub fn settled(&self, now: Timestamp) -> bool {
+        now >= self.settles_at
+    }
+
+    /// Where the changes of these policies up to `position` have arrived.
+    ///
+    /// Until the fleet is settled nothing is final: an agent that has not reported since the start may have routers that
+    /// lack the change (`nothing_is_converged_before_the_agents_had_time_to_report`).
+    #[must_use]
+    pub fn convergence(
+        &self,
+        policies: &[PolicyKey],
+        position: Position,
+        now: Timestamp,
+    ) -> Convergence {
+        let mut found = convergence(&self.agents(now), policies, position, now, self.patience);
+        if !self.settled(now) {
+            found.outcome = Outcome::Pending;
+        }
+        found
+    }
+}
+
+/// Bound: reports longer than this (about 40 routers) are counted by their bytes, not only by number.
+const LONG_BYTES: usize = 16 << 10;
+/// Bound: bytes of all long reports that are remembered, as JSON.
+const LONG_TOTAL_MAX: usize = 64 << 20;
 
 /// One agent id.
 #[derive(Debug)]
-pub(super) struct Known {
+struct Known {
     /// The newest report of the process that started last.
-    pub(super) heard: Heard,
+    heard: Heard,
     /// Of its report, as JSON.
-    pub(super) bytes: usize,
+    bytes: usize,
     /// Other processes under the same id, by their start. A former self falls silent; what goes on is a second host.
     others: BTreeMap<Timestamp, Other>,
 }
@@ -34,7 +127,7 @@ const OTHERS_MAX: usize = 64;
 
 impl Known {
     /// Do two processes report under this id, both of them alive?
-    pub(super) fn contested(&self, now: Timestamp, patience: Patience) -> bool {
+    fn contested(&self, now: Timestamp, patience: Patience) -> bool {
         self.others.values().any(|other| {
             let alive = |at| now.since_ms(at) <= patience.stale_after_ms;
             // SUBTLE: the newest must have been heard beside the other: a restarted agent whose clock went back is alone
@@ -84,7 +177,7 @@ impl Known {
 
 /// What became of a report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Took {
+pub enum Took {
     /// It is the agent's newest.
     Newest,
     /// It is the agent's last; the agent is forgotten.
@@ -112,12 +205,7 @@ fn leave(agents: &mut Agents, last: &AgentStatus) -> Took {
 }
 
 /// Takes a report in.
-pub(super) fn step(
-    agents: &mut Agents,
-    heard: Heard,
-    patience: Patience,
-    agents_max: usize,
-) -> Took {
+fn step(agents: &mut Agents, heard: Heard, patience: Patience, agents_max: usize) -> Took {
     let now = heard.heard_at;
     if heard.status.leaving
         && !agents
@@ -161,7 +249,6 @@ pub(super) fn step(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use schemas::Position;
     use schemas::status::{LogFollowing, LogState};
 
     fn heard(agent: &str, started: u64, report: u64, at: u64) -> Heard {

@@ -1,48 +1,47 @@
 //! The task that follows the log and keeps the projection on it.
 //!
-//! Owns: the check that the log is the one that was followed so far, and what others are told about the log.
+//! Owns: the shell that moves the inputs and outputs of the pure [`machine`], and what others are told about the log.
 //! On a crash the store is at the end of some batch; the next start goes on from there.
+
+pub mod machine;
 
 use std::fs::File;
 use std::path::PathBuf;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use event_log::{Entry, EventLog, Failure, Foreign, Head, Seen, Subscription, ambient, crash};
+use event_log::{Entry, EventLog, Failure, Head, Subscription, ambient, crash};
 use futures::FutureExt as _;
 use schemas::api::LogCondition;
-use schemas::event::record_hash;
-use schemas::state::Verdict;
+use schemas::state::{Reading, Verdict};
 use schemas::{LogId, Position};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::fold::{Projected, Write, json, project};
+use super::fold::{Projected, Write, json};
 use super::store::{Store, StoreError};
 use super::{Projection, keys, open};
 use crate::metrics::Metrics;
+use machine::{FollowerMachine, Input, Output, Told};
 
 /// Bound: records in one batch of the store.
 const BATCH_MAX: usize = 512;
 const RETRY_BASE: Duration = Duration::from_millis(50);
 const RETRY_MAX: Duration = Duration::from_secs(5);
 /// How often the cursor is compared with the log's head.
-const CHECK_INTERVAL: Duration = Duration::from_secs(5);
-const CHECK_TIMEOUT: Duration = Duration::from_secs(3);
+pub const CHECK_INTERVAL: Duration = Duration::from_secs(5);
+/// Bound: how long that may take.
+pub const CHECK_TIMEOUT: Duration = Duration::from_secs(3);
+
 /// Bound: how long readers of a store that is closed may take.
 const CLOSE_ATTEMPTS: u32 = 500;
 const CLOSE_PAUSE: Duration = Duration::from_millis(10);
 
-/// Follows the log until `stop`.
-pub struct Follower {
-    /// Where it goes.
-    pub projection: Arc<Projection>,
-    /// What is folded in.
-    pub projected: Projected,
-    /// The log.
-    pub log: Arc<dyn EventLog>,
-    /// What is counted.
-    pub metrics: Arc<Metrics>,
+type Check = Pin<Box<dyn Future<Output = Result<Head, Failure>> + Send>>;
+
+/// The local store and its folder.
+pub struct Disk {
     /// Where the log's identity is remembered, and the store is.
     pub data_dir: PathBuf,
     /// The store; `None` while it is not open.
@@ -53,201 +52,168 @@ pub struct Follower {
     pub cache_bytes: u64,
 }
 
-/// Why following ended for now.
-#[derive(Debug, thiserror::Error)]
-enum Ended {
-    #[error(transparent)]
-    Log(#[from] Failure),
-    #[error("the local store cannot be written")]
-    Store(#[from] StoreError),
-    #[error("the local store cannot be opened again: {0}")]
-    Reopen(String),
-    #[error("the file log-id cannot be written")]
-    Identity(#[from] std::io::Error),
-    #[error("the service stops")]
-    Stopping,
+/// Follows the log until `stop`.
+pub struct Follower {
+    projection: Arc<Projection>,
+    machine: FollowerMachine,
+    log: Arc<dyn EventLog>,
+    metrics: Arc<Metrics>,
+    disk: Disk,
+    /// A write failed since the store was opened.
+    broken: bool,
+    records: Option<Box<dyn Subscription>>,
+    check: Option<Check>,
 }
 
 impl Follower {
+    /// Into this projection, from what is folded in.
+    #[must_use]
+    pub fn new(
+        projection: Arc<Projection>,
+        projected: Projected,
+        log: Arc<dyn EventLog>,
+        metrics: Arc<Metrics>,
+        disk: Disk,
+    ) -> Follower {
+        Follower {
+            projection,
+            machine: FollowerMachine::new(projected),
+            log,
+            metrics,
+            disk,
+            broken: false,
+            records: None,
+            check: None,
+        }
+    }
+
     /// Follows, again and again, until `stop`.
     pub async fn run(mut self, stop: CancellationToken) {
-        let mut attempt = 0;
+        let mut outputs = self.machine.step(Input::Start);
         loop {
-            let before = self.projected.state.position;
-            let ended = self.follow(&stop).await;
-            let Err(ended) = ended else { return };
-            if matches!(ended, Ended::Stopping) {
-                return;
+            let mut request = None;
+            for output in outputs {
+                request = self.carry_out(output).or(request);
             }
-            attempt = if self.projected.state.position > before {
-                0
-            } else {
-                attempt + 1
+            let input = match request {
+                // A write that is begun is seen through.
+                Some(Output::Write(writes)) => self.write(writes).await,
+                Some(Output::Remember(log_id)) => self.remember(log_id).await,
+                request => tokio::select! {
+                    () = stop.cancelled() => return,
+                    input = self.next(request) => input,
+                },
             };
-            self.tell_end(&ended, attempt);
-            // sled takes nothing any more after one failed write, also when there is room again.
-            let broken = matches!(ended, Ended::Store(_));
-            tokio::select! {
-                () = stop.cancelled() => return,
-                () = tokio::time::sleep(ambient::backoff(RETRY_BASE, RETRY_MAX, attempt)) => {}
-            }
-            if broken {
-                self.close().await;
-            }
+            outputs = self.machine.step(input);
         }
     }
 
-    fn tell_end(&self, ended: &Ended, attempt: u32) {
-        let position = self.projected.state.position;
-        let (log, detail) = match ended {
-            Ended::Log(Failure::Foreign(foreign)) => {
-                let detail = format!(
-                    "{foreign}; to follow the log that is there now, stop the service, run `router-policy adopt --data {}` and start it again",
-                    self.data_dir.display()
-                );
-                (LogCondition::Foreign, detail)
+    /// Does what is done at once; gives back what has to be waited for.
+    fn carry_out(&self, output: Output) -> Option<Output> {
+        match output {
+            Output::Publish => {
+                self.publish();
+                None
             }
-            Ended::Log(Failure::Determinate(why) | Failure::Indeterminate(why)) => {
-                (LogCondition::Away, why.clone())
+            Output::Verdicts(verdicts) => {
+                self.count(&verdicts);
+                None
             }
-            Ended::Store(StoreError::Sled(why)) => (LogCondition::Away, format!("{ended}: {why}")),
-            Ended::Store(StoreError::Damaged(why) | StoreError::Panicked(why)) => {
-                (LogCondition::Away, format!("{ended}: {why}"))
+            Output::Tell(told) => {
+                self.tell(told);
+                None
             }
-            Ended::Store(StoreError::Reopening) | Ended::Reopen(_) => {
-                (LogCondition::Away, ended.to_string())
-            }
-            Ended::Identity(why) => (LogCondition::Away, format!("{ended}: {why}")),
-            Ended::Stopping => return,
-        };
-        let was = self.projection.condition().log;
-        if was != log {
-            if log == LogCondition::Foreign {
-                tracing::error!(%position, detail, "the log is not the one that was followed; refusing it");
-            } else {
-                tracing::warn!(%position, detail, "following the log stopped; trying again");
-            }
-        } else if attempt == 1 {
-            tracing::debug!(%position, detail, "following the log failed");
+            Output::AskHead
+            | Output::Find(_)
+            | Output::Remember(_)
+            | Output::Follow(_)
+            | Output::Write(_)
+            | Output::Wait { .. } => Some(output),
         }
-        self.metrics.log_condition(log);
-        self.projection.tell(|condition| {
-            // What was never caught up with stays unready.
-            let starting = condition.log == LogCondition::Starting && log == LogCondition::Away;
-            condition.log = if starting {
-                LogCondition::Starting
-            } else {
-                log
-            };
-            condition.detail = Some(detail);
-        });
     }
 
-    async fn follow(&mut self, stop: &CancellationToken) -> Result<(), Ended> {
-        if self.store.is_none() {
-            self.reopen().await?;
-        }
-        let head = self.recognise().await?;
-        self.remember(head.log_id).await?;
-        let seen = Seen {
-            log_id: head.log_id,
-            position: self.projected.state.position,
-        };
-        let mut records = self.log.follow(seen).await?;
-        self.note_head(head);
-        let mut check = Box::pin(check(Arc::clone(&self.log)));
-        let mut last_check = self.projected.state.position;
-        loop {
-            tokio::select! {
-                () = stop.cancelled() => return Err(Ended::Stopping),
-                first = records.next() => {
-                    let batch = drain(first?, records.as_mut());
-                    self.fold(batch.0).await?;
-                    if let Some(failure) = batch.1 {
-                        return Err(failure.into());
-                    }
+    /// Waits for what was asked for, or for whatever comes while following.
+    async fn next(&mut self, request: Option<Output>) -> Input {
+        match request {
+            Some(Output::AskHead) => Input::Head(self.log.head().await),
+            Some(Output::Find(position)) => Input::Found(self.log.at(position).await),
+            Some(Output::Follow(seen)) => match self.log.follow(seen).await {
+                Ok(records) => {
+                    self.records = Some(records);
+                    self.check = Some(Box::pin(check(Arc::clone(&self.log))));
+                    Input::Followed(Ok(()))
                 }
-                head = &mut check => {
-                    let head = head?;
-                    // SUBTLE: `last_check` is where the cursor was before the question. Records that came while the answer was on
-                    // its way are newer than the answer.
-                    self.still_the_same(head, last_check)?;
-                    let position = self.projected.state.position;
-                    if head.position > position && position == last_check {
-                        return Err(Failure::Determinate(format!(
-                            "the log goes on to position {}, but nothing after {position} is delivered",
-                            head.position
-                        )).into());
-                    }
-                    last_check = position;
-                    self.note_head(head);
-                    check = Box::pin(self::check(Arc::clone(&self.log)));
+                Err(why) => Input::Followed(Err(why)),
+            },
+            Some(Output::Wait { attempt }) => {
+                (self.records, self.check) = (None, None);
+                tokio::time::sleep(ambient::backoff(RETRY_BASE, RETRY_MAX, attempt)).await;
+                self.restore().await
+            }
+            Some(Output::Remember(log_id)) => self.remember(log_id).await,
+            Some(Output::Write(writes)) => self.write(writes).await,
+            Some(Output::Publish | Output::Verdicts(_) | Output::Tell(_)) | None => {
+                self.following().await
+            }
+        }
+    }
+
+    async fn following(&mut self) -> Input {
+        let (Some(records), Some(checking)) = (&mut self.records, &mut self.check) else {
+            return std::future::pending().await;
+        };
+        tokio::select! {
+            first = records.next() => match first {
+                Ok(first) => {
+                    let (batch, ended) = drain(first, records.as_mut());
+                    Input::Records(batch, ended)
                 }
+                Err(why) => Input::Records(Vec::new(), Some(why)),
+            },
+            head = checking => {
+                self.check = Some(Box::pin(check(Arc::clone(&self.log))));
+                Input::Checked(head)
             }
         }
     }
 
-    /// Is this the log that was followed so far?
-    async fn recognise(&self) -> Result<Head, Failure> {
-        let head = self.log.head().await?;
-        let position = self.projected.state.position;
-        self.still_the_same(head, position)?;
-        if position > Position::START {
-            let there = self.log.at(position).await?;
-            let same = there.is_some_and(|entry| {
-                record_hash(&entry.subject, &entry.bytes) == self.projected.hash
-            });
-            if !same {
-                return Err(Failure::Foreign(Foreign::Rewritten { position }));
-            }
-        }
-        Ok(head)
-    }
-
-    /// `position`: where the cursor was when the head was asked for.
-    fn still_the_same(&self, head: Head, position: Position) -> Result<(), Failure> {
-        if let Some(known) = self.projected.log_id.filter(|known| *known != head.log_id) {
-            return Err(Failure::Foreign(Foreign::OtherIdentity {
-                known,
-                actual: head.log_id,
-            }));
-        }
-        if head.position < position {
-            return Err(Failure::Foreign(Foreign::Behind {
-                known: position,
-                actual: head.position,
-            }));
-        }
-        Ok(())
-    }
-
-    /// Writes the log's identity down before the first record of it is taken in.
-    async fn remember(&mut self, log_id: LogId) -> Result<(), Ended> {
+    async fn remember(&mut self, log_id: LogId) -> Input {
         let writes = vec![Write::Put(keys::LOG_ID.to_vec(), json(&log_id))];
-        let data_dir = self.data_dir.clone();
-        self.write(move |store| {
+        let data_dir = self.disk.data_dir.clone();
+        let kept = self.change(move |store| {
             store.apply(writes)?;
             Ok(open::remember_log(&data_dir, log_id))
+        });
+        Input::Remembered(match kept.await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(why)) => Err(format!("the file log-id cannot be written: {why}")),
+            Err(why) => Err(unwritten(&why)),
         })
-        .await??;
-        if self.projected.log_id != Some(log_id) {
-            self.projected.log_id = Some(log_id);
-            self.publish();
-        }
-        Ok(())
     }
 
-    /// Writes to the store, off the async threads.
-    async fn write<T: Send + 'static>(
-        &self,
-        write: impl FnOnce(&Store) -> Result<T, StoreError> + Send + 'static,
+    async fn write(&mut self, writes: Vec<Write>) -> Input {
+        crash::point("projection.before_store");
+        let written = self.change(move |store| store.apply(writes)).await;
+        crash::point("projection.stored");
+        if written.is_err() {
+            self.metrics.store_errors.inc();
+        }
+        Input::Written(written.map_err(|why| unwritten(&why)))
+    }
+
+    /// Changes the store, off the async threads.
+    async fn change<T: Send + 'static>(
+        &mut self,
+        change: impl FnOnce(&Store) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
-        let Some(store) = self.store.clone() else {
+        let Some(store) = self.disk.store.clone() else {
             return Err(StoreError::Reopening);
         };
-        tokio::task::spawn_blocking(move || write(&store))
+        let changed = tokio::task::spawn_blocking(move || change(&store))
             .await
-            .unwrap_or_else(|panic| Err(StoreError::Panicked(panic.to_string())))
+            .unwrap_or_else(|panic| Err(StoreError::Panicked(panic.to_string())));
+        self.broken |= changed.is_err();
+        changed
     }
 
     /// Publishes, unless more was published already.
@@ -256,19 +222,32 @@ impl Follower {
     /// and nothing is published: a command that is missing in it would look as if it had never been made
     /// (`cargo xtask crash --only disk-full`).
     fn publish(&self) {
+        let projected = self.machine.projected();
         let published = self.projection.snapshot().state.position;
-        if self.projected.state.position >= published {
-            if let Some(store) = &self.store {
+        if projected.state.position >= published {
+            if let Some(store) = &self.disk.store {
                 self.projection.admit(store);
             }
-            self.projection.publish(&self.projected);
+            self.projection.publish(projected);
         }
     }
 
-    /// Closes the store after a fault, so that it can be opened again.
+    /// Opens a broken store again. sled takes nothing any more after one failed write, also when there is room again.
+    async fn restore(&mut self) -> Input {
+        if std::mem::take(&mut self.broken) {
+            self.close().await;
+        }
+        if self.disk.store.is_none()
+            && let Err(why) = self.reopen().await
+        {
+            return Input::Unopened(format!("the local store cannot be opened again: {why}"));
+        }
+        Input::Start
+    }
+
     async fn close(&mut self) {
         self.projection.withdraw();
-        if let Some(store) = self.store.take() {
+        if let Some(store) = self.disk.store.take() {
             // Readers hold it for one read each.
             for _ in 0..CLOSE_ATTEMPTS {
                 if Arc::strong_count(&store) == 1 {
@@ -283,24 +262,19 @@ impl Follower {
         }
     }
 
-    /// Opens the store again; it may be some records behind then, which are read from the log again.
-    async fn reopen(&mut self) -> Result<(), Ended> {
-        let (data_dir, lock, cache_bytes) = (
-            self.data_dir.clone(),
-            Arc::clone(&self.lock),
-            self.cache_bytes,
-        );
+    /// It may be some records behind then, which are read from the log again.
+    async fn reopen(&mut self) -> Result<(), String> {
+        let (data_dir, lock) = (self.disk.data_dir.clone(), Arc::clone(&self.disk.lock));
+        let cache_bytes = self.disk.cache_bytes;
         let opened =
             tokio::task::spawn_blocking(move || open::reopen(&data_dir, cache_bytes, &lock))
                 .await
-                .map_err(|panic| Ended::Reopen(panic.to_string()))?
+                .map_err(|panic| panic.to_string())?
                 .map_err(|why| match why {
-                    open::OpenError::Io { path, source } => {
-                        Ended::Reopen(format!("{}: {source}", path.display()))
-                    }
+                    open::OpenError::Io { path, source } => format!("{}: {source}", path.display()),
                     open::OpenError::InUse(_)
                     | open::OpenError::LogId(_)
-                    | open::OpenError::Store { .. } => Ended::Reopen(why.to_string()),
+                    | open::OpenError::Store { .. } => why.to_string(),
                 })?;
         if let Some(why) = &opened.rebuilt {
             self.metrics.store_rebuilds.inc();
@@ -311,47 +285,42 @@ impl Follower {
         }
         let position = opened.projected.state.position;
         tracing::info!(%position, "the local store is open again");
-        self.store = Some(opened.store);
-        self.projected = opened.projected;
+        self.disk.store = Some(opened.store);
+        self.machine.reopened(opened.projected);
         self.publish();
         Ok(())
     }
 
-    async fn fold(&mut self, batch: Vec<Entry>) -> Result<(), Ended> {
-        let before = self.projected.clone();
-        let mut writes = Vec::new();
-        let mut verdicts = Vec::with_capacity(batch.len());
-        for entry in &batch {
-            if entry.position <= self.projected.state.position {
-                // A redelivery: folded in already.
-                continue;
-            }
-            let reading = migrations::read(&entry.subject, &entry.bytes);
-            let folded = project(&mut self.projected, entry, &reading);
-            writes.extend(folded.writes);
-            verdicts.push((entry.position, folded.verdict));
-        }
-        crash::point("projection.before_store");
-        let written = self.write(move |store| store.apply(writes)).await;
-        crash::point("projection.stored");
-        if let Err(why) = written {
-            // Nothing is told that the store does not hold.
-            self.projected = before;
-            self.metrics.store_errors.inc();
-            return Err(why.into());
-        }
-        self.publish();
-        self.count(&verdicts);
-        let position = self.projected.state.position;
-        self.projection.tell(|condition| {
-            if condition.head.is_some_and(|head| head <= position) {
-                condition.behind_since = None;
-                if condition.log == LogCondition::Starting {
-                    condition.log = LogCondition::Following;
-                }
-            }
+    fn tell(&self, told: Told) {
+        let position = self.machine.projected().state.position;
+        let detail = told.detail.map(|why| match told.log {
+            LogCondition::Foreign => format!(
+                "{why}; to follow the log that is there now, stop the service, run `router-policy adopt --data {}` and start it again",
+                self.disk.data_dir.display()
+            ),
+            LogCondition::Starting | LogCondition::Following | LogCondition::Away => why,
         });
-        Ok(())
+        let was = self.projection.condition();
+        if let Some(detail) = &detail {
+            if told.log == LogCondition::Foreign && was.log != LogCondition::Foreign {
+                tracing::error!(%position, detail, "the log is not the one that was followed; refusing it");
+            } else if was.log != told.log || was.detail.is_none() {
+                tracing::warn!(%position, detail, "following the log stopped; trying again");
+            }
+        }
+        if let Some(head) = told.head {
+            self.metrics.head(head);
+        }
+        self.metrics.log_condition(told.log);
+        self.projection.tell(|condition| {
+            condition.log = told.log;
+            condition.detail = detail;
+            condition.head = told.head;
+            condition.behind_since = match (told.behind, condition.behind_since) {
+                (false, _) => None,
+                (true, since) => since.or_else(|| Some(Instant::now())),
+            };
+        });
     }
 
     fn count(&self, verdicts: &[(Position, Verdict)]) {
@@ -368,39 +337,26 @@ impl Follower {
                 }
             }
         }
-        self.metrics.projected(&self.projected.state);
-    }
-
-    fn note_head(&self, head: Head) {
-        let position = self.projected.state.position;
-        self.metrics.head(head.position);
-        self.metrics.log_condition(LogCondition::Following);
-        self.projection.tell(|condition| {
-            let behind = head.position > position;
-            condition.head = Some(head.position);
-            condition.behind_since = match (behind, condition.behind_since) {
-                (false, _) => None,
-                (true, since) => since.or_else(|| Some(Instant::now())),
-            };
-            if condition.log != LogCondition::Starting || !behind {
-                condition.log = LogCondition::Following;
-            }
-            condition.detail = None;
-        });
+        self.metrics.projected(&self.machine.projected().state);
     }
 }
 
 /// Everything that is there already goes into one batch.
-fn drain(first: Entry, records: &mut dyn Subscription) -> (Vec<Entry>, Option<Failure>) {
-    let mut batch = vec![first];
+fn drain(first: Entry, records: &mut dyn Subscription) -> (Vec<(Entry, Reading)>, Option<Failure>) {
+    let mut batch = vec![read(first)];
     while batch.len() < BATCH_MAX {
         match records.next().now_or_never() {
-            Some(Ok(entry)) => batch.push(entry),
+            Some(Ok(entry)) => batch.push(read(entry)),
             Some(Err(failure)) => return (batch, Some(failure)),
             None => break,
         }
     }
     (batch, None)
+}
+
+fn read(entry: Entry) -> (Entry, Reading) {
+    let reading = migrations::read(&entry.subject, &entry.bytes);
+    (entry, reading)
 }
 
 async fn check(log: Arc<dyn EventLog>) -> Result<Head, Failure> {
@@ -409,4 +365,8 @@ async fn check(log: Arc<dyn EventLog>) -> Result<Head, Failure> {
     tokio::time::timeout(CHECK_TIMEOUT, log.head())
         .await
         .unwrap_or_else(|_| Err(away()))
+}
+
+fn unwritten(why: &StoreError) -> String {
+    format!("the local store cannot be written: {why}")
 }

@@ -94,8 +94,11 @@ impl StoredRecord {
         [&length.to_be_bytes(), head.as_slice(), &self.bytes].concat()
     }
 
-    /// The inverse of [`StoredRecord::encode`].
-    fn decode(key: &[u8], value: &[u8]) -> Result<StoredRecord, StoreError> {
+    /// The inverse of [`StoredRecord::encode`]; `key` is [`keys::record`] of its position.
+    ///
+    /// # Errors
+    /// [`StoreError::Damaged`].
+    pub fn decode(key: &[u8], value: &[u8]) -> Result<StoredRecord, StoreError> {
         let damaged = || StoreError::Damaged("a record cannot be decoded".to_owned());
         let position = keys::position_of(key).ok_or_else(damaged)?;
         let (length, rest) = value.split_first_chunk::<4>().ok_or_else(damaged)?;

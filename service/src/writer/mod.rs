@@ -8,10 +8,12 @@
 //! - a refusal is only given when no record of the command is, or can get, in the log;
 //! - one command is worked on once at a time; whoever sends it again meanwhile gets the same outcome.
 
-pub mod attempt;
+pub mod admission;
+mod attempt;
 pub mod fingerprint;
+pub mod machine;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -25,6 +27,7 @@ use tokio::time::Instant;
 
 use crate::metrics::Metrics;
 use crate::projection::Projection;
+use admission::{Admission, Doubtful};
 
 /// A write that is in the log and counts.
 #[derive(Debug, Clone, PartialEq)]
@@ -112,12 +115,8 @@ pub struct Writer {
     in_flight: Mutex<Waiting>,
     permits: Arc<Semaphore>,
     timeout: Duration,
-    /// Commands whose outcome could not be found out, newest last.
-    doubtful: Mutex<VecDeque<CommandId>>,
+    doubtful: Mutex<Doubtful>,
 }
-
-/// Bound: commands of unknown outcome that are remembered.
-const DOUBTFUL_MAX: usize = 10_000;
 
 impl std::fmt::Debug for Writer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -171,23 +170,28 @@ impl Writer {
     ) -> Result<watch::Receiver<Option<Outcome>>, WriteError> {
         let id = command.command_id;
         let mut in_flight = self.in_flight();
-        if let Some((fingerprint, outcome)) = in_flight.get(&id) {
-            return if *fingerprint == command.fingerprint {
-                Ok(outcome.clone())
-            } else {
-                Err(WriteError::KeyReused { position: None })
-            };
+        let known = in_flight.get(&id);
+        let permit = Arc::clone(&self.permits).try_acquire_owned().ok();
+        let admission = self.doubtful().admit(
+            id,
+            command.fingerprint,
+            known.map(|(fingerprint, _)| *fingerprint),
+            permit.is_some(),
+        );
+        match admission {
+            Admission::Begin => {}
+            Admission::Join => {
+                let gone = || WriteError::Unknown("it was given up".to_owned());
+                return known.map(|(_, outcome)| outcome.clone()).ok_or_else(gone);
+            }
+            Admission::Refuse(why) => {
+                if permit.is_none() && known.is_none() {
+                    self.metrics.limit("writes");
+                    self.metrics.write("overloaded", Duration::ZERO);
+                }
+                return Err(why);
+            }
         }
-        let Ok(permit) = Arc::clone(&self.permits).try_acquire_owned() else {
-            self.metrics.limit("writes");
-            self.metrics.write("overloaded", Duration::ZERO);
-            // Only the first try of a command can say that nothing of it was begun.
-            return Err(if self.doubtful().contains(&id) {
-                WriteError::Unknown("too many writes in progress to find out".to_owned())
-            } else {
-                WriteError::Overloaded
-            });
-        };
         let (tell, outcome) = watch::channel(None);
         in_flight.insert(id, (command.fingerprint, outcome.clone()));
         drop(in_flight);
@@ -199,7 +203,7 @@ impl Writer {
             // Removed also when this task is dropped half way.
             let _gone = Gone(&writer, id);
             let outcome = writer.decide_and_commit(&command, deadline).await;
-            let outcome = writer.doubt(id, outcome);
+            let outcome = writer.doubtful().judge(id, outcome);
             writer.report(&command, &outcome, started.elapsed());
             tell.send_replace(Some(outcome));
             drop(permit);
@@ -213,38 +217,7 @@ impl Writer {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// "It is not in the log" is only said of a command that was never in doubt: what is sent again may have got there the
-    /// first time.
-    fn doubt(&self, id: CommandId, outcome: Outcome) -> Outcome {
-        let mut doubtful = self.doubtful();
-        match outcome {
-            Err(WriteError::Unknown(why)) => {
-                if !doubtful.contains(&id) {
-                    doubtful.push_back(id);
-                }
-                if doubtful.len() > DOUBTFUL_MAX {
-                    doubtful.pop_front();
-                }
-                Err(WriteError::Unknown(why))
-            }
-            Err(
-                WriteError::Unavailable(why) | WriteError::Store(why) | WriteError::Foreign(why),
-            ) if doubtful.contains(&id) => Err(WriteError::Unknown(why)),
-            // A schema that was replaced meanwhile keeps nothing out of the log: readers do not judge values again. (What
-            // makes a revision stale does: it holds the place in the log, or makes the earlier try void.)
-            Err(WriteError::Refused { rejection, .. })
-                if matches!(*rejection, Rejection::InvalidValue { .. })
-                    && doubtful.contains(&id) =>
-            {
-                Err(WriteError::Unknown(format!(
-                    "{rejection}; an earlier try may still be stored"
-                )))
-            }
-            known => known,
-        }
-    }
-
-    fn doubtful(&self) -> MutexGuard<'_, VecDeque<CommandId>> {
+    fn doubtful(&self) -> MutexGuard<'_, Doubtful> {
         self.doubtful.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -93,6 +93,12 @@ pub enum Task {
         /// What.
         what: Bench,
     },
+    /// The deterministic simulation: `--seeds N [--from S]`, `--seed S [--trace]`, `--mutations`.
+    Sim {
+        /// Handed on to the simulation.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
     /// Write all golden files anew.
     Bless,
 }

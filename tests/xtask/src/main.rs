@@ -4,6 +4,7 @@ mod arguments;
 mod cluster;
 mod faults;
 mod frontend_half;
+mod sim;
 mod steps;
 mod tally;
 mod tree;
@@ -40,6 +41,7 @@ fn main() -> ExitCode {
         Task::Bench { what } => match what {
             Bench::Selection => frontend_half::bench_selection(&mut tally),
         },
+        Task::Sim { arguments } => sim::sim(&mut tally, &arguments),
         Task::Bless => steps::bless(&mut tally),
     }
     tally.close()

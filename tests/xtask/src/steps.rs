@@ -39,6 +39,7 @@ pub fn test(tally: &mut Tally, ci: bool, quick: bool) {
     deny(tally);
     bad_input(tally);
     crate::faults::crash_quick(tally);
+    crate::sim::sim_ci(tally);
     if quick {
         tally.skip("conformance", "--quick");
         tally.skip("cluster", "--quick");

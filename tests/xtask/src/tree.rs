@@ -43,8 +43,8 @@ pub fn prove() -> Found {
         ("fjall", vec!["event-log"]),
         ("dynamo-kv-router", vec!["scheduler"]),
         ("axum", vec!["router-agent", "scheduler", "service"]),
-        ("service", vec!["cli", "router-policy-tests"]),
-        ("router-agent", vec!["cli", "router-policy-tests"]),
+        ("service", vec!["cli", "router-policy-tests", "sim"]),
+        ("router-agent", vec!["cli", "router-policy-tests", "sim"]),
     ] {
         let users = users_of(library);
         let right = !users.is_empty() && users.iter().all(|user| allowed.contains(&user.as_str()));

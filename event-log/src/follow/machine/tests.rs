@@ -35,6 +35,10 @@ fn record(number: u64, position: u64) -> Input {
         entry: entry(position),
     }
 }
+/// What the record of [`entry`] is known by.
+fn mark(position: u64) -> Option<Hash> {
+    (position > 0).then(|| record_hash(&entry(position).subject, &entry(position).bytes))
+}
 /// A consumer that had delivered something is replaced at once, another one after a pause.
 fn reopen(after: u64, pause_ms: u64) -> Output {
     Output::Reopen {
@@ -48,6 +52,7 @@ fn open(cursor: u64, last: u64) -> FollowMachine {
     let opened = Opened {
         facts: facts(last),
         left: last - cursor,
+        mark: mark(cursor),
     };
     assert_eq!(
         machine.step(Input::Opened(Ok(opened)), NOW),
@@ -142,6 +147,7 @@ fn a_hole_at_the_end_of_the_stream_does_not_reopen_for_ever() {
     let hollow = Opened {
         facts: facts(6),
         left: 0,
+        mark: mark(1),
     };
     machine.step(Input::Opened(Ok(hollow)), NOW);
     for _ in 0..5 {
@@ -178,6 +184,7 @@ fn another_log_ends_it() {
     let short = Opened {
         facts: facts(3),
         left: 0,
+        mark: mark(1),
     };
     assert_eq!(
         machine.step(Input::Opened(Ok(short)), NOW),
@@ -243,6 +250,7 @@ fn a_feed_that_breaks_at_the_same_record_again_and_again_ends_it() {
         let opened = Opened {
             facts: facts(9),
             left: 7,
+            mark: mark(1),
         };
         machine.step(Input::Opened(Ok(opened)), NOW);
     };
@@ -263,6 +271,7 @@ fn a_quiet_feed_that_is_cut_now_and_then_never_ends_it() {
         let opened = Opened {
             facts: facts(9),
             left: 0,
+            mark: mark(1),
         };
         machine.step(Input::Opened(Ok(opened)), NOW);
     }
@@ -283,4 +292,36 @@ fn regression_a_record_that_overtakes_a_look_is_no_sign_of_another_log() {
         machine.step(looked_at(6, 5), NOW),
         Output::End(EndedBy::Foreign(behind))
     );
+}
+
+#[test]
+fn regression_a_log_that_was_put_back_and_grew_past_the_cursor_is_refused() {
+    let mut machine = open(3, 9);
+    machine.step(record(1, 5), NOW);
+    machine.step(Input::LinkRestored, NOW);
+    let other = Hash::of(&[b"another record"]);
+    for there in [Some(other), None] {
+        let mut machine = open(3, 9);
+        machine.step(record(1, 5), NOW);
+        machine.step(Input::LinkRestored, NOW);
+        let opened = Opened {
+            facts: facts(9),
+            left: 4,
+            mark: there,
+        };
+        let rewritten = Foreign::Rewritten {
+            position: Position(5),
+        };
+        assert_eq!(
+            machine.step(Input::Opened(Ok(opened)), NOW),
+            Output::End(EndedBy::Foreign(rewritten))
+        );
+    }
+    let opened = Opened {
+        facts: facts(9),
+        left: 4,
+        mark: mark(5),
+    };
+    let next = machine.step(Input::Opened(Ok(opened)), NOW);
+    assert_eq!(next, Output::Nothing);
 }

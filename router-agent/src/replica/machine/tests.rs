@@ -1,0 +1,77 @@
+use super::*;
+use bytes::Bytes;
+use schemas::LogId;
+use uuid::Uuid;
+
+fn log_id() -> LogId {
+    LogId(Uuid::from_u128(1))
+}
+
+fn head(position: u64) -> Head {
+    Head {
+        log_id: log_id(),
+        position: Position(position),
+    }
+}
+
+fn record(position: u64) -> Input {
+    let entry = Entry {
+        position: Position(position),
+        subject: Subject::parameters(),
+        bytes: Bytes::new(),
+    };
+    let reading = migrations::read(&entry.subject, &entry.bytes);
+    Input::Record(entry, Box::new(reading))
+}
+
+/// A replica that follows an empty log.
+fn following() -> ReplicaMachine {
+    let mut machine = ReplicaMachine::new(None);
+    let made = Bootstrapped {
+        log_id: log_id(),
+        state: State::default(),
+        replayed: false,
+    };
+    for input in [
+        Input::Start,
+        Input::Head(Ok(head(0))),
+        Input::Bootstrapped(Ok(Box::new(made))),
+        Input::Found(Ok(None)),
+        Input::Followed(Ok(())),
+    ] {
+        let _ = machine.step(input);
+    }
+    machine
+}
+
+#[test]
+fn what_is_published_is_kept_first() {
+    let out = following().step(record(1));
+    assert!(
+        matches!(out[..], [Output::Advance(_), Output::Publish(_)]),
+        "{out:?}"
+    );
+}
+
+#[test]
+fn regression_after_a_failed_write_the_copy_is_written_whole() {
+    let mut machine = following();
+    let _ = machine.step(record(1));
+    machine.not_kept();
+    let out = machine.step(record(2));
+    match &out[..] {
+        [Output::Replace(kept), Output::Publish(_)] => {
+            assert_eq!(
+                (kept.0.position, kept.1.position),
+                (Position(2), Position(2))
+            );
+        }
+        other => panic!("{other:?}"),
+    }
+    let out = machine.step(record(3));
+    assert!(matches!(out[0], Output::Advance(_)), "{out:?}");
+    // Also when no further record comes.
+    machine.not_kept();
+    let out = machine.step(Input::Looked(Ok(head(3))));
+    assert!(matches!(out[..], [Output::Replace(_)]), "{out:?}");
+}
