@@ -353,11 +353,12 @@ mod tests {
         fn a_loaded_store_equals_the_fold_whatever_the_batches(
             kinds in proptest::collection::vec(any_kind(), 0..24),
             batch in 1usize..7,
+            hole in 0usize..10_000,
         ) {
             let dir = tempfile::tempdir().unwrap();
             let db = sled::Config::new().temporary(true).open().unwrap();
             let lock = Arc::new(File::create(dir.path().join("lock")).unwrap());
-            let store = Store::new(db, lock);
+            let store = Store::new(db.clone(), lock);
             let entries = log(&kinds);
             let mut projected = Projected::default();
             for chunk in entries.chunks(batch) {
@@ -372,6 +373,17 @@ mod tests {
             for entry in &entries {
                 let stored = store.record(entry.position).unwrap().unwrap();
                 prop_assert_eq!(&stored.bytes, &entry.bytes.to_vec());
+            }
+            // A pair that is lost or another one is found, whichever it is.
+            let keys: Vec<sled::IVec> = db.iter().keys().map(Result::unwrap).collect();
+            if !keys.is_empty() {
+                let key = &keys[hole % keys.len()];
+                let value = db.remove(key).unwrap().unwrap();
+                prop_assert!(store.load().is_err(), "without {:?}", key);
+                db.insert(key, b"another").unwrap();
+                prop_assert!(store.load().is_err(), "another {:?}", key);
+                db.insert(key, value).unwrap();
+                same(&store.load().unwrap(), &projected);
             }
         }
     }

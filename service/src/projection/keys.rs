@@ -114,6 +114,12 @@ pub fn command(id: CommandId) -> Vec<u8> {
     with(b"c", id.0.as_bytes())
 }
 
+/// True for what is written once: records and indexes.
+#[must_use]
+pub fn is_final(key: &[u8]) -> bool {
+    matches!(key.first(), Some(b'r' | b'i'))
+}
+
 /// The position at the end of a record's or an index's key.
 #[must_use]
 pub fn position_of(key: &[u8]) -> Option<Position> {

@@ -81,15 +81,11 @@ pub(super) fn reopen(
     let reason = match try_open(&path, cache_bytes, lock) {
         Ok((store, mut projected)) => {
             let unexpectedly_empty = store.is_empty() && met.is_some();
-            let unusable = match (met, projected.log_id) {
+            match (met, projected.log_id) {
                 (Some(known), Some(stored)) if known != stored => {
-                    Some(format!("it is of log {stored}, not of log {known}"))
+                    format!("it is of log {stored}, not of log {known}")
                 }
-                (Some(_) | None, Some(_) | None) => unusable(&store),
-            };
-            match unusable {
-                Some(why) => why,
-                None => {
+                (Some(_) | None, Some(_) | None) => {
                     write_meta(&store, &path)?;
                     projected.log_id = projected.log_id.or(met);
                     let rebuilt = unexpectedly_empty
@@ -277,6 +273,9 @@ fn try_open(
             }
         };
         let store = Store::new(db, Arc::clone(lock));
+        if let Some(why) = unusable(&store) {
+            return Err(Unopened::Damaged(why));
+        }
         let projected = store.load().map_err(|why| match why {
             StoreError::Sled(why) => match Unopened::from(why) {
                 Unopened::Damaged(why) => Unopened::Damaged(format!("it cannot be read: {why}")),
@@ -330,14 +329,10 @@ const ASIDE_MAX: usize = 3;
 
 fn set_aside(data_dir: &Path, name: &str) -> Result<PathBuf, OpenError> {
     let from = data_dir.join(FOLDER);
-    let mut at = ambient::now().unix_ms();
-    let to = loop {
-        let to = data_dir.join(format!("{name}{at}"));
-        if !to.exists() {
-            break to;
-        }
-        at += 1;
-    };
+    // Always after those that are there, also when the clock went back: the newest must be the last to go.
+    let after = aside(data_dir, name).last().map_or(0, |(at, _)| at + 1);
+    let at = ambient::now().unix_ms().max(after);
+    let to = data_dir.join(format!("{name}{at}"));
     fs::rename(&from, &to).map_err(|source| OpenError::Io { path: from, source })?;
     if name == ASIDE {
         prune(data_dir);
@@ -349,20 +344,24 @@ const ASIDE: &str = "projection.set-aside-";
 /// Set aside because somebody said so: never removed.
 const ADOPTED: &str = "projection.adopted-";
 
-/// Removes the oldest stores that lie aside. One that cannot be removed is said and left.
-fn prune(data_dir: &Path) {
-    let Ok(children) = fs::read_dir(data_dir) else {
-        return;
-    };
+/// What lies aside under this name, oldest first.
+fn aside(data_dir: &Path, name: &str) -> Vec<(u64, PathBuf)> {
+    let children = fs::read_dir(data_dir).into_iter().flatten();
     let mut aside: Vec<(u64, PathBuf)> = children
         .filter_map(Result::ok)
         .filter_map(|child| {
-            let name = child.file_name().into_string().ok()?;
-            let at = name.strip_prefix(ASIDE)?.parse().ok()?;
+            let file = child.file_name().into_string().ok()?;
+            let at = file.strip_prefix(name)?.parse().ok()?;
             Some((at, child.path()))
         })
         .collect();
     aside.sort_unstable();
+    aside
+}
+
+/// Removes the oldest stores that lie aside. One that cannot be removed is said and left.
+fn prune(data_dir: &Path) {
+    let mut aside = aside(data_dir, ASIDE);
     let surplus = aside.len().saturating_sub(ASIDE_MAX);
     for (_, path) in aside.drain(..surplus) {
         match fs::remove_dir_all(&path) {

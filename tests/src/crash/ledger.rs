@@ -270,7 +270,8 @@ mod tests {
         let ledger = Ledger::default();
         let [(one, _), (two, _), (three, _)] = [ledger.begin(), ledger.begin(), ledger.begin()];
         assert!(ledger.acknowledged(one, 5) && ledger.refused(two, "stale_revision"));
-        let cases: [(&[(CommandId, &[u64])], [u64; 4]); 5] = [
+        type Accepted<'a> = &'a [(CommandId, &'a [u64])];
+        let cases: [(Accepted<'_>, [u64; 4]); 5] = [
             (&[(one, &[5])], [0, 0, 0, 0]),
             (&[], [1, 0, 0, 0]),
             (&[(one, &[5]), (two, &[6])], [0, 1, 0, 0]),
