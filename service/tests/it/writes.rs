@@ -85,6 +85,13 @@ async fn changes_without_a_revision_all_land_on_two_replicas() {
     for (status, answer) in &all {
         assert_eq!(*status, 200, "{answer}");
     }
+    // What came through the other one may not have reached this one yet.
+    let position = other.running().position();
+    assert!(
+        one.running()
+            .wait_for(position, crate::support::PATIENCE)
+            .await
+    );
     let revisions: BTreeSet<u64> = records(&one)
         .await
         .iter()

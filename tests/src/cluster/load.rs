@@ -294,7 +294,10 @@ impl Client {
                     tokio::time::sleep(pause).await;
                     write.replica = self.rng.random_range(0..self.load.services.len());
                 }
-                fate => break fate,
+                fate @ (Fate::Acknowledged(_)
+                | Fate::Refused(_)
+                | Fate::NotApplied
+                | Fate::Open) => break fate,
             }
         };
         let known = !matches!(fate, Fate::Open);

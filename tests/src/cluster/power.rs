@@ -13,9 +13,11 @@ use event_log::testing::TemporaryFolder;
 use super::Settings;
 use super::cases::{begin, kill_all, number, start_all};
 use super::ledger;
+use super::load::Load;
 use super::stage::{PATIENCE, Setup, Stage};
-use crate::wait::wait_until;
 
+/// How long a cluster that lost its disks may take to say so.
+const SETTLED_MAX: std::time::Duration = std::time::Duration::from_secs(30);
 /// Rounds of each setting.
 const ROUNDS: u32 = 3;
 
@@ -137,29 +139,37 @@ pub(super) async fn cut(settings: Settings, sync_always: bool) {
             ledger::settle(&stage, &load, name, false).await;
             println!("      round {round}: nothing acknowledged was lost");
         } else {
-            told_of_loss(&stage, round).await;
+            told_of_loss(&stage, &load, round).await;
         }
         stage.strike().await;
         drop(disks);
     }
 }
 
-/// Either everything is there, or both services refuse what is left.
-async fn told_of_loss(stage: &Stage, round: u32) {
+/// Nobody takes what is left for the log: until something acknowledged is missing, or all of it is there.
+async fn told_of_loss(stage: &Stage, load: &Load, round: u32) {
+    load.end().await;
     for service in 0..2 {
-        let (status, detail) =
-            wait_until("a service knows where it stands", PATIENCE, async || {
-                let ready = stage.service(service).get("/readyz").await?;
-                match ready.json["log"].as_str() {
-                    Some("foreign" | "following") => Ok((
-                        ready.status,
-                        ready.json["detail"].as_str().unwrap_or_default().to_owned(),
-                    )),
-                    _ => Err(ready.text),
+        let mut last = String::new();
+        let settled = async {
+            loop {
+                match stage.change(service, "after-the-cut", 0.1).await {
+                    Ok(answer) if answer.status == 200 => return "accepts changes",
+                    Ok(answer) if answer.code() == "foreign_log" => return "refuses the log",
+                    Ok(answer) => last = answer.text,
+                    Err(why) => last = why,
                 }
-            })
-            .await;
-        println!("      round {round}: service {service} answers {status} {detail}");
+                tokio::time::sleep(std::time::Duration::from_millis(200)).await;
+            }
+        };
+        let stands = tokio::time::timeout(SETTLED_MAX, settled).await;
+        let stands = stands.unwrap_or("finds no leader");
+        println!("      round {round}: service {service} {stands}; last words: {last}");
+        if stands == "accepts changes" {
+            let ledger = ledger::read(&stage.urls, false).await;
+            ledger.agrees(load);
+            println!("      round {round}: nothing acknowledged was lost");
+        }
     }
     let left = stage.info().await;
     println!(

@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::Settings;
 use super::cases::{begin, number};
@@ -248,7 +248,7 @@ async fn lead(stage: &Stage, node: usize) {
     wait_until("the server leads", PATIENCE, async || {
         let info = stage.info().await?;
         let wanted = stage.servers[node].name();
-        if info["cluster"]["leader"] == Value::from(wanted.clone()) {
+        if info["cluster"]["leader"] == wanted.as_str() {
             return Ok(());
         }
         let what = format!("STREAM.LEADER.STEPDOWN.{STREAM}");

@@ -179,7 +179,10 @@ fn another_log_ends_it() {
         actual: Position(3),
     });
     let mut machine = open(4, 4);
-    assert_eq!(machine.step(looked(3), NOW), Output::End(behind.clone()));
+    assert_eq!(
+        machine.step(looked_at(4, 3), NOW),
+        Output::End(behind.clone())
+    );
     let mut machine = FollowMachine::new(Position(4), Duration::from_secs(30));
     let short = Opened {
         facts: facts(3),
