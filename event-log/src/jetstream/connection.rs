@@ -17,6 +17,7 @@ use tokio::sync::{OnceCell, watch};
 use tokio::time::Instant;
 
 use super::codes;
+use super::login::login;
 use crate::connect::redact;
 use crate::nats_config::{self, UserKey};
 use crate::options::Options;
@@ -336,34 +337,6 @@ pub(super) fn parse<V: DeserializeOwned>(bytes: &[u8]) -> Result<V, Refusal> {
     }
 }
 
-/// User and password, or a token alone, of the first server that has them.
-fn login(urls: &str) -> Option<(String, Option<String>)> {
-    urls.split(',').find_map(|url| {
-        let (_, rest) = url.split_once("://")?;
-        let (login, _) = rest.rsplit_once('@')?;
-        Some(match login.split_once(':') {
-            Some((user, password)) => (unescape(user), Some(unescape(password))),
-            None => (unescape(login), None),
-        })
-    })
-}
-
-/// Undoes `%XX`; anything else stays.
-fn unescape(text: &str) -> String {
-    let mut out = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((first, tail)) = rest.split_first() {
-        let byte = tail
-            .get(..2)
-            .filter(|_| *first == b'%')
-            .and_then(|digits| std::str::from_utf8(digits).ok())
-            .and_then(|digits| u8::from_str_radix(digits, 16).ok());
-        out.push(byte.unwrap_or(*first));
-        rest = if byte.is_some() { &tail[2..] } else { tail };
-    }
-    String::from_utf8_lossy(&out).into_owned()
-}
-
 fn note(complaint: &Mutex<Option<Complaint>>, event: &Event) {
     let mut complaint = complaint.lock().unwrap_or_else(PoisonError::into_inner);
     let because = |words: String| {
@@ -407,30 +380,6 @@ fn told(connected: &watch::Sender<bool>, urls: &str, event: &Event) {
         Event::ClientError(why) => tracing::debug!(urls, error = %why, "cannot connect to NATS"),
         Event::Draining | Event::Closed => {
             connected.send_replace(false);
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn logins_are_taken_from_urls() {
-        for (urls, expected) in [
-            ("nats://a:1", None),
-            ("nats://u:p@a:1", Some(("u", Some("p")))),
-            (
-                "nats://a:1,nats://u:p%40%3a%@b:1",
-                Some(("u", Some("p@:%"))),
-            ),
-            ("tls://token@a", Some(("token", None))),
-        ] {
-            let found = login(urls);
-            let found = found
-                .as_ref()
-                .map(|(user, password)| (user.as_str(), password.as_deref()));
-            assert_eq!(found, expected, "{urls}");
         }
     }
 }

@@ -14,6 +14,7 @@ mod codes;
 mod connection;
 mod delivery;
 mod ensure;
+mod login;
 mod read;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

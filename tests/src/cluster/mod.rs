@@ -4,6 +4,7 @@
 //! `cargo xtask cluster` runs it; [`cases::ALL`] lists the faults, most of which are also tests.
 
 pub mod cases;
+mod client;
 pub mod kills;
 pub mod ledger;
 pub mod load;
