@@ -6,7 +6,9 @@
 pub mod bad_input;
 pub mod binaries;
 pub mod dynamo;
+pub mod hostile;
 pub mod http;
+pub mod openapi;
 pub mod process;
 pub mod scenarios;
 pub mod stage;

@@ -2,6 +2,7 @@
 
 mod arguments;
 mod frontend_half;
+mod hostile;
 mod steps;
 mod tally;
 mod tree;
@@ -30,6 +31,13 @@ fn main() -> ExitCode {
         Task::Bench { what } => match what {
             Bench::Selection => frontend_half::bench_selection(&mut tally),
         },
+        Task::Fuzz {
+            runs,
+            seconds,
+            targets,
+        } => hostile::fuzz(&mut tally, hostile::Length { runs, seconds }, &targets),
+        Task::Schemathesis { examples } => hostile::schemathesis(&mut tally, examples, false),
+        Task::Hostile { quick, attacks } => hostile::hostile(&mut tally, quick, &attacks),
         Task::Bless => steps::bless(&mut tally),
     }
     tally.close()

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use crate::tally::{Found, Tally, run, run_counting};
-use crate::tree;
+use crate::{hostile, tree};
 
 /// Set for processes that would otherwise ask cargo for our binaries: they are built.
 const BUILT: &str = "ROUTER_POLICY_BINARIES_BUILT";
@@ -29,6 +29,14 @@ fn has(subcommand: &str) -> bool {
         .is_ok_and(|out| out.status.success())
 }
 
+/// Is there such a toolchain?
+pub(crate) fn has_toolchain(name: &str) -> bool {
+    let asked = Command::new("rustc")
+        .args([&format!("+{name}"), "--version"])
+        .output();
+    asked.is_ok_and(|out| out.status.success())
+}
+
 /// Everything, cheapest first. What needs built binaries is skipped when they do not build.
 pub fn test(tally: &mut Tally, ci: bool, quick: bool) {
     fmt(tally);
@@ -37,11 +45,14 @@ pub fn test(tally: &mut Tally, ci: bool, quick: bool) {
     tally.step("tree", tree::prove);
     deny(tally);
     bad_input(tally);
+    hostile::hostile(tally, true, &[]);
     if quick {
+        tally.skip("schemathesis", "--quick");
         tally.skip("conformance", "--quick");
         tally.skip("dynamo", "--quick");
         return;
     }
+    hostile::schemathesis(tally, 5, true);
     conformance(tally);
     dynamo(tally, &[]);
 }
@@ -155,7 +166,7 @@ fn build() -> bool {
 }
 
 /// One of the programs of the tests crate, with all binaries built.
-fn program(name: &str, arguments: &[String]) -> Found {
+pub(crate) fn program(name: &str, arguments: &[String]) -> Found {
     if !build() {
         return Found::one(false);
     }
