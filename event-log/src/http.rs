@@ -189,6 +189,27 @@ impl Inner {
     }
 }
 
+/// What a follower reads from an event stream that comes in these pieces and then ends: records, `None` for heartbeats, and
+/// last the failure, if there is one.
+#[cfg(feature = "testing")]
+pub async fn read_stream(pieces: Vec<Bytes>) -> Vec<Result<Option<Entry>, Failure>> {
+    use crate::follow::{Arrival, Feed as _};
+    let pieces = futures::stream::iter(pieces.into_iter().map(Ok));
+    let mut lines = Lines::new("here".to_owned(), pieces.boxed());
+    let mut read = Vec::new();
+    while let Some(arrival) = lines.arrival().await {
+        let over = arrival.is_err();
+        read.push(arrival.map(|arrival| match arrival {
+            Arrival::Record { entry, .. } => Some(entry),
+            Arrival::Heartbeat { .. } | Arrival::Other => None,
+        }));
+        if over {
+            break;
+        }
+    }
+    read
+}
+
 async fn whole(answer: reqwest::Response, bound: usize) -> Result<Bytes, String> {
     let mut body = BytesMut::new();
     let mut chunks = answer.bytes_stream();

@@ -162,7 +162,7 @@ mod tests {
     async fn regression_clients_that_only_hold_connections_keep_nobody_waiting() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let text = include_str!("../../schemas/golden/status.agent.json");
+        let text = include_str!("../../tests/inputs/status.json");
         let status = watch::Sender::new(serde_json::from_str(text).unwrap());
         let tasks = Tasks::new();
         tasks.start(

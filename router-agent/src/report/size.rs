@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     fn golden() -> AgentStatus {
-        let text = include_str!("../../../schemas/golden/status.agent.json");
+        let text = include_str!("../../../tests/inputs/status.json");
         serde_json::from_str(text).unwrap()
     }
 
@@ -68,7 +68,7 @@ mod tests {
 
     #[test]
     fn regression_a_frontend_that_lists_too_much_hides_no_other() {
-        for (frontends, routers) in [(1, 2_500), (2, 3_000), (8, 1_000), (1, 100_000)] {
+        for (frontends, routers) in [(1, 2_500), (2, 2_000), (5, 1_000), (1, 5_000)] {
             let mut long = status(frontends, routers);
             assert!(bytes(&long) > REPORT_BYTES_MAX);
             fit(&mut long);

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use axum::Json;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::http::HeaderMap;
 use schemas::api::{
     AuditOrder, Difference, DifferentValue, HistoryEntry, HistoryPage, RevertRequest, WriteAnswer,
@@ -17,7 +17,7 @@ use serde::Deserialize;
 use super::body::Strict;
 use super::policies::{Tagged, agreed, answer, by_id, by_id_for_write};
 use super::problem::Problem;
-use super::query::{StrictQuery, WaitQuery, command_key, if_match, position};
+use super::query::{Segment, StrictQuery, WaitQuery, command_key, if_match, position};
 use super::writes::Wanted;
 use super::{App, fresh, views};
 use crate::projection::keys::Index;
@@ -68,7 +68,7 @@ pub fn begin(order: AuditOrder) -> (Direction, Position) {
 /// 404, and 400 for a bad limit or cursor.
 pub async fn history(
     State(app): State<App>,
-    Path(id): Path<String>,
+    Segment(id): Segment,
     StrictQuery(query): StrictQuery<PageQuery>,
 ) -> Result<Json<HistoryPage>, Problem> {
     let key = by_id(&app, &id)?;
@@ -213,7 +213,7 @@ pub struct AtQuery {
 /// position that this replica does not have while the log cannot be asked.
 pub async fn at(
     State(app): State<App>,
-    Path(id): Path<String>,
+    Segment(id): Segment,
     StrictQuery(query): StrictQuery<AtQuery>,
 ) -> Result<Json<HistoryEntry>, Problem> {
     if let Some(text) = &query.position {
@@ -262,7 +262,7 @@ pub struct DiffQuery {
 /// 404 for a revision that the policy does not have.
 pub async fn diff(
     State(app): State<App>,
-    Path(id): Path<String>,
+    Segment(id): Segment,
     StrictQuery(query): StrictQuery<DiffQuery>,
 ) -> Result<Json<Difference>, Problem> {
     let key = by_id(&app, &id)?;
@@ -294,7 +294,7 @@ pub async fn diff(
 /// 404 for a revision that the policy does not have; else as any change.
 pub async fn revert(
     State(app): State<App>,
-    Path(id): Path<String>,
+    Segment(id): Segment,
     StrictQuery(query): StrictQuery<WaitQuery>,
     headers: HeaderMap,
     Strict(request): Strict<RevertRequest>,

@@ -103,8 +103,9 @@ const AUDIT: &[(&str, &str)] = &[
     ),
     ("format", "json (default), ndjson or csv; also by Accept"),
 ];
-const READS: &[u16] = &[400];
-const READS_ONE: &[u16] = &[400, 404];
+// 503 also for an answer too large to be given just now.
+const READS: &[u16] = &[400, 503];
+const READS_ONE: &[u16] = &[400, 404, 503];
 const READS_AT_LEAST: &[u16] = &[400, 409, 503];
 const READS_ONE_AT_LEAST: &[u16] = &[400, 404, 409, 503];
 const WRITES: &[u16] = &[400, 409, 413, 415, 422, 503];
@@ -221,7 +222,7 @@ pub const OPERATIONS: &[Operation] = &[
             "What changes would do; nothing is written",
             of::<ChangesRequest>,
             of::<ValidateAnswer>,
-            &[400, 409, 413, 415, 422],
+            &[400, 409, 413, 415, 422, 503],
         )
     },
     read(

@@ -1,7 +1,7 @@
 //! `/v1/parameters`: built-in and custom parameters.
 
 use axum::Json;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use schemas::api::{BuiltInView, ErrorCode, ParameterRequest, ParametersView};
 use schemas::decide::Order;
@@ -11,7 +11,7 @@ use super::App;
 use super::body::Strict;
 use super::policies::agreed;
 use super::problem::Problem;
-use super::query::{NoQuery, StrictQuery, command_key, if_match};
+use super::query::{NoQuery, Segment, StrictQuery, command_key, if_match};
 use super::writes::{self, Wanted};
 
 /// `GET /v1/parameters`.
@@ -28,7 +28,7 @@ pub async fn list(
 /// 409 or 412 (stale), 422 (name or schema).
 pub async fn register(
     State(app): State<App>,
-    Path(name): Path<String>,
+    Segment(name): Segment,
     StrictQuery(NoQuery {}): StrictQuery<NoQuery>,
     headers: HeaderMap,
     Strict(request): Strict<ParameterRequest>,

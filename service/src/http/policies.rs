@@ -1,7 +1,7 @@
 //! `/v1/policies`, `/v1/changes`, `/v1/effective`: policies as they are, and changing them.
 
 use axum::Json;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use schemas::api::{
     ChangesRequest, EffectiveView, ErrorCode, PolicyList, PolicyPatchRequest, PolicyView,
@@ -15,7 +15,7 @@ use serde::Deserialize;
 use super::body::Strict;
 use super::fresh::AtLeast;
 use super::problem::Problem;
-use super::query::{Key, StrictQuery, WaitQuery, command_key, if_match};
+use super::query::{Key, Segment, StrictQuery, WaitQuery, command_key, if_match};
 use super::thresholds::etag;
 use super::views;
 use super::writes::{self, Wanted};
@@ -116,7 +116,7 @@ pub async fn by_id_for_write(app: &App, id: &str, key: Key) -> Result<PolicyKey,
 /// 404; 409 and 503 when this replica does not have the position that was asked for.
 pub async fn get(
     State(app): State<App>,
-    Path(id): Path<String>,
+    Segment(id): Segment,
     StrictQuery(query): StrictQuery<AtLeast>,
 ) -> Result<Tagged<PolicyView>, Problem> {
     query.reach(&app).await?;
@@ -131,7 +131,7 @@ pub async fn get(
 /// 404, 409 (stale `expected_revision`), 412 (stale `If-Match`), 422 (values).
 pub async fn patch(
     State(app): State<App>,
-    Path(id): Path<String>,
+    Segment(id): Segment,
     StrictQuery(query): StrictQuery<WaitQuery>,
     headers: HeaderMap,
     Strict(request): Strict<PolicyPatchRequest>,

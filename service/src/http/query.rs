@@ -1,6 +1,6 @@
 //! Reading query strings and headers, strictly: unknown and repeated keys are refused.
 
-use axum::extract::{FromRequestParts, Query};
+use axum::extract::{FromRequestParts, Path, Query};
 use axum::http::HeaderMap;
 use axum::http::request::Parts;
 use event_log::ambient;
@@ -23,6 +23,22 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for StrictQuery<T>
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
         match Query::<T>::from_request_parts(parts, state).await {
             Ok(Query(query)) => Ok(StrictQuery(query)),
+            Err(why) => Err(Problem::bad_query(why.body_text())),
+        }
+    }
+}
+
+/// The one variable segment of a path.
+#[derive(Debug)]
+pub struct Segment(pub String);
+
+impl<S: Send + Sync> FromRequestParts<S> for Segment {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        match Path::<String>::from_request_parts(parts, state).await {
+            Ok(Path(segment)) => Ok(Segment(segment)),
+            // Percent-encoded bytes that are no UTF-8: refused in the same shape as everything else.
             Err(why) => Err(Problem::bad_query(why.body_text())),
         }
     }

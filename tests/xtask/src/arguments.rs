@@ -99,6 +99,32 @@ pub enum Task {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
+    /// Feed every reader of bytes from outside with libFuzzer (a workspace of its own; minutes to build once).
+    Fuzz {
+        /// Executions of each target.
+        #[arg(long, default_value_t = 1_000_000)]
+        runs: u64,
+        /// Seconds of each target, at most.
+        #[arg(long, default_value_t = 3_600)]
+        seconds: u64,
+        /// Only these.
+        #[arg(long = "target")]
+        targets: Vec<String>,
+    },
+    /// schemathesis against the OpenAPI document of a real service with a live router.
+    Schemathesis {
+        /// Examples per operation and phase.
+        #[arg(long, default_value_t = 100)]
+        examples: u32,
+    },
+    /// Clients that attack real processes: memory, other clients' answers, recovery.
+    Hostile {
+        /// Fewer clients, under a minute.
+        #[arg(long)]
+        quick: bool,
+        /// Only these, such as "deaf streams".
+        attacks: Vec<String>,
+    },
     /// Write all golden files anew.
     Bless,
 }

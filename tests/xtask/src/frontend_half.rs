@@ -55,7 +55,7 @@ fn parity_program(name: &str) -> Command {
 }
 
 /// The repository.
-fn root() -> PathBuf {
+pub(crate) fn root() -> PathBuf {
     let here = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
     here.ancestors().nth(2).map_or(here.clone(), PathBuf::from)
 }

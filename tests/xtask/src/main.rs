@@ -4,6 +4,7 @@ mod arguments;
 mod cluster;
 mod faults;
 mod frontend_half;
+mod hostile;
 mod sim;
 mod steps;
 mod tally;
@@ -42,6 +43,13 @@ fn main() -> ExitCode {
             Bench::Selection => frontend_half::bench_selection(&mut tally),
         },
         Task::Sim { arguments } => sim::sim(&mut tally, &arguments),
+        Task::Fuzz {
+            runs,
+            seconds,
+            targets,
+        } => hostile::fuzz(&mut tally, hostile::Length { runs, seconds }, &targets),
+        Task::Schemathesis { examples } => hostile::schemathesis(&mut tally, examples, false),
+        Task::Hostile { quick, attacks } => hostile::hostile(&mut tally, quick, &attacks),
         Task::Bless => steps::bless(&mut tally),
     }
     tally.close()

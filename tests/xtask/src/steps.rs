@@ -5,7 +5,7 @@ use std::process::Command;
 
 use crate::cluster;
 use crate::tally::{Found, Tally, run, run_counting};
-use crate::tree;
+use crate::{hostile, tree};
 
 /// Set for processes that would otherwise ask cargo for our binaries: they are built.
 const BUILT: &str = "ROUTER_POLICY_BINARIES_BUILT";
@@ -30,6 +30,14 @@ fn has(subcommand: &str) -> bool {
         .is_ok_and(|out| out.status.success())
 }
 
+/// Is there such a toolchain?
+pub(crate) fn has_toolchain(name: &str) -> bool {
+    let asked = Command::new("rustc")
+        .args([&format!("+{name}"), "--version"])
+        .output();
+    asked.is_ok_and(|out| out.status.success())
+}
+
 /// Everything, cheapest first. What needs built binaries is skipped when they do not build.
 pub fn test(tally: &mut Tally, ci: bool, quick: bool) {
     fmt(tally);
@@ -40,12 +48,15 @@ pub fn test(tally: &mut Tally, ci: bool, quick: bool) {
     bad_input(tally);
     crate::faults::crash_quick(tally);
     crate::sim::sim_ci(tally);
+    hostile::hostile(tally, true, &[]);
     if quick {
+        tally.skip("schemathesis", "--quick");
         tally.skip("conformance", "--quick");
         tally.skip("cluster", "--quick");
         tally.skip("dynamo", "--quick");
         return;
     }
+    hostile::schemathesis(tally, 5, true);
     conformance(tally);
     cluster::quick(tally);
     dynamo(tally, &[]);
