@@ -34,8 +34,17 @@ pub enum Input {
     Broken(String),
     /// The link to the broker came back.
     LinkRestored,
-    /// The watchdog's look at the head.
-    Looked(Result<Facts, Failure>),
+    /// The watchdog's look at the head, and at the record where the cursor was then.
+    Looked(Result<(Facts, Marked), Failure>),
+}
+
+/// A record that was looked up by its position.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Marked {
+    /// Where.
+    pub position: Position,
+    /// Its hash; `None` when there is none.
+    pub hash: Option<Hash>,
 }
 
 /// A consumer that was made.
@@ -128,6 +137,12 @@ impl FollowMachine {
         }
     }
 
+    /// The last record that was handed out, or where it began.
+    #[must_use]
+    pub fn cursor(&self) -> Position {
+        self.cursor
+    }
+
     /// The next thing to do. `now` only has to rise.
     pub fn step(&mut self, input: Input, now: Duration) -> Output {
         match input {
@@ -152,7 +167,7 @@ impl FollowMachine {
                 self.reopen(&why)
             }
             Input::LinkRestored => self.reopen("the connection was lost in between"),
-            Input::Looked(Ok(facts)) => self.looked(facts),
+            Input::Looked(Ok((facts, mark))) => self.looked(facts, mark),
         }
     }
 
@@ -200,10 +215,17 @@ impl FollowMachine {
         Output::Deliver(entry)
     }
 
-    fn looked(&mut self, facts: Facts) -> Output {
+    fn looked(&mut self, facts: Facts, mark: Marked) -> Output {
         self.away_since = None;
         self.failures = 0;
-        if let Some(how) = self.behind(&facts) {
+        let rewritten =
+            self.mark.is_some() && mark.position == self.cursor && mark.hash != self.mark;
+        if let Some(how) = self
+            .behind(&facts)
+            .or(rewritten.then_some(Foreign::Rewritten {
+                position: self.cursor,
+            }))
+        {
             return Output::End(EndedBy::Foreign(how));
         }
         if self.delivered.is_none() {
