@@ -54,6 +54,7 @@ impl World {
         let facts = match result? {
             Answer::Facts(facts) => facts,
             Answer::Found(_)
+            | Answer::Marked(..)
             | Answer::Tails(_)
             | Answer::All(_)
             | Answer::Stored(_)
@@ -121,7 +122,8 @@ impl World {
         let Some(feed) = self.feed(node) else { return };
         if !feed.working {
             feed.working = true;
-            self.call(node, Tag::Watch, Call::Look, CALL_TIMEOUT);
+            let position = feed.machine.cursor();
+            self.call(node, Tag::Watch, Call::LookAt(position), CALL_TIMEOUT);
         }
     }
 
@@ -146,13 +148,13 @@ impl World {
         feed.working = false;
         let log_id = feed.log_id;
         let input = match result {
-            Ok(Answer::Facts(facts)) if facts.log_id != log_id => {
+            Ok(Answer::Marked(facts, _)) if facts.log_id != log_id => {
                 Input::Looked(Err(Failure::Foreign(Foreign::OtherIdentity {
                     known: log_id,
                     actual: facts.log_id,
                 })))
             }
-            Ok(Answer::Facts(facts)) => Input::Looked(Ok(facts)),
+            Ok(Answer::Marked(facts, mark)) => Input::Looked(Ok((facts, mark))),
             Ok(_) => return,
             Err(why) => Input::Looked(Err(why)),
         };

@@ -332,7 +332,11 @@ impl World {
         if self.broker.away_until > self.now {
             return;
         }
-        // Consumers live in memory.
+        self.forget_consumers();
+    }
+
+    /// Consumers live in memory.
+    fn forget_consumers(&mut self) {
         let gone = std::mem::take(&mut self.broker.consumers);
         for (_, consumer) in gone {
             if self.rng.permille(700) {
@@ -525,7 +529,7 @@ impl World {
         }
         self.trace(|| format!("destroyed: {:?}", self.plan.destruction));
         // A server that restarts forgets its consumers.
-        self.back();
+        self.forget_consumers();
     }
 
     /// True when what a node has read is not what the log says.
