@@ -4,6 +4,7 @@
 
 use std::collections::BTreeSet;
 
+use schemas::event::record_hash;
 use schemas::state::{self, Check, Reading, State, Tail};
 use schemas::{LogId, Position, Subject};
 
@@ -42,6 +43,8 @@ pub enum Output {
     Tails,
     /// Look up the first record on a subject after a position.
     Next(Subject, Position),
+    /// Look up the record at a position (answered as [`Input::Next`]).
+    At(Position),
     /// Follow from here.
     Open(Seen),
     /// Read on.
@@ -83,11 +86,13 @@ impl BootstrapMachine {
             Input::Tails(Ok(tails)) => self.tails(tails),
             Input::Next(Ok(found)) => {
                 let check = self.checks.pop_first();
-                let spoilt = match (check, found) {
-                    (Some(check), Some(entry)) => entry.position < check.not_before,
-                    (Some(_) | None, Some(_) | None) => false,
-                };
-                if spoilt { self.replay() } else { self.check() }
+                let found =
+                    found.map(|entry| (entry.position, record_hash(&entry.subject, &entry.bytes)));
+                if check.is_none_or(|check| check.holds(found)) {
+                    self.check()
+                } else {
+                    self.replay()
+                }
             }
             Input::Opened(Ok(())) => Output::Record,
             Input::Record(Ok(entry)) => {
@@ -132,8 +137,12 @@ impl BootstrapMachine {
     }
 
     fn check(&mut self) -> Output {
-        if let Some(check) = self.checks.first() {
-            return Output::Next(check.subject.clone(), check.after);
+        match self.checks.first() {
+            Some(Check::Next { subject, after, .. }) => {
+                return Output::Next(subject.clone(), *after);
+            }
+            Some(Check::At { position, .. }) => return Output::At(*position),
+            None => {}
         }
         let state = self.shortcut.take().unwrap_or_default();
         self.done(state, false)
@@ -174,6 +183,7 @@ pub async fn bootstrap(log: &dyn LogReader) -> Result<Bootstrapped, Failure> {
         input = match machine.step(input) {
             Output::Tails => Input::Tails(log.tails().await),
             Output::Next(subject, after) => Input::Next(log.next_on(&subject, after).await),
+            Output::At(position) => Input::Next(log.at(position).await),
             Output::Open(seen) => Input::Opened(match log.follow(seen).await {
                 Ok(opened) => {
                     records = Some(opened);

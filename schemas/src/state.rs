@@ -341,23 +341,47 @@ pub struct Tail {
     pub reading: Reading,
 }
 
-/// A condition under which a state made from tails is right: the first record on `subject` after `after` does not come
-/// before `not_before`.
+/// A condition under which a state made from tails is right.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Check {
-    /// Where to look.
-    pub subject: Subject,
-    /// Look behind this.
-    pub after: Position,
-    /// A record found earlier than this spoils the shortcut.
-    pub not_before: Position,
+pub enum Check {
+    /// The first record on `subject` after `after` does not come before `not_before`.
+    Next {
+        /// Where to look.
+        subject: Subject,
+        /// Look behind this.
+        after: Position,
+        /// A record found earlier than this spoils the shortcut.
+        not_before: Position,
+    },
+    /// The record at `position` is the one with this hash.
+    At {
+        /// Where to look.
+        position: Position,
+        /// What must be there.
+        hash: Hash,
+    },
+}
+
+impl Check {
+    /// True when what was found (position and hash of the record) is as it must be.
+    #[must_use]
+    pub fn holds(&self, found: Option<(Position, Hash)>) -> bool {
+        match self {
+            Check::Next { not_before, .. } => {
+                found.is_none_or(|(position, _)| position >= *not_before)
+            }
+            Check::At { hash, .. } => found.is_some_and(|(_, there)| there == *hash),
+        }
+    }
 }
 
 /// A state from the last record of each subject, in O(scopes) instead of O(history).
 ///
 /// `up_to` is the log's head when the tails were read. The state is right when every check holds; `None` means that the
 /// shortcut cannot tell (an unreadable or foreign tail) and the whole log must be folded instead. The checks find void
-/// records: a tail counts only when nothing that touches the same policies stands between it and what it was decided on.
+/// records: a tail counts only when nothing that touches the same policies stands between it and what it was decided on, and
+/// only when that still stands there. (A log that was put back to an older state may hold records that were decided on what
+/// it lost.)
 #[must_use]
 pub fn bootstrap(tails: &[Tail], up_to: Position) -> Option<(State, BTreeSet<Check>)> {
     let mut state = State {
@@ -389,7 +413,8 @@ pub fn bootstrap(tails: &[Tail], up_to: Position) -> Option<(State, BTreeSet<Che
                 for change in changes {
                     let key = change.key();
                     let subjects = touching.get(&key).into_iter().flatten();
-                    checks.extend(subjects.map(|subject| Check {
+                    checks.extend(decided_on(change.decided_on, change.previous_hash));
+                    checks.extend(subjects.map(|subject| Check::Next {
                         subject: (*subject).clone(),
                         after: change.decided_on,
                         not_before: tail.position,
@@ -401,13 +426,15 @@ pub fn bootstrap(tails: &[Tail], up_to: Position) -> Option<(State, BTreeSet<Che
             }
             Event::ParameterRegistered {
                 revision,
-                decided_on,
+                decided_on: decided,
+                previous_hash,
                 registry,
                 ..
             } => {
-                checks.insert(Check {
+                checks.extend(decided_on(*decided, *previous_hash));
+                checks.insert(Check::Next {
                     subject: tail.subject.clone(),
-                    after: *decided_on,
+                    after: *decided,
                     not_before: tail.position,
                 });
                 state.registry = Registry {
@@ -421,4 +448,9 @@ pub fn bootstrap(tails: &[Tail], up_to: Position) -> Option<(State, BTreeSet<Che
         }
     }
     Some((state, checks))
+}
+
+/// What a record was decided on must be there; nothing has to be before the first.
+fn decided_on(position: Position, hash: Hash) -> Option<Check> {
+    (position > Position::START).then_some(Check::At { position, hash })
 }

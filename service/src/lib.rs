@@ -89,7 +89,6 @@ impl Running {
     }
 
     /// The whole API, for a host that has a listener of its own, and for tests without a socket.
-    #[must_use]
     pub fn routes(&self) -> axum::Router {
         self.routes.clone()
     }

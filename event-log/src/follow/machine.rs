@@ -34,8 +34,17 @@ pub enum Input {
     Broken(String),
     /// The link to the broker came back.
     LinkRestored,
-    /// The watchdog's look at the head: where the cursor was when it was asked for, and what was answered.
-    Looked(Position, Result<Facts, Failure>),
+    /// The watchdog's look at the head, and at the record where the cursor was when it was asked for.
+    Looked(Result<(Facts, Marked), Failure>),
+}
+
+/// A record that was looked up by its position.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Marked {
+    /// Where.
+    pub position: Position,
+    /// Its hash; `None` when there is none.
+    pub hash: Option<Hash>,
 }
 
 /// A consumer that was made.
@@ -128,7 +137,7 @@ impl FollowMachine {
         }
     }
 
-    /// The last record that was handed out.
+    /// The last record that was handed out, or where it began.
     #[must_use]
     pub fn cursor(&self) -> Position {
         self.cursor
@@ -158,7 +167,7 @@ impl FollowMachine {
                 self.reopen(&why)
             }
             Input::LinkRestored => self.reopen("the connection was lost in between"),
-            Input::Looked(asked_at, Ok(facts)) => self.looked(asked_at, facts),
+            Input::Looked(Ok((facts, mark))) => self.looked(facts, mark),
         }
     }
 
@@ -206,12 +215,18 @@ impl FollowMachine {
         Output::Deliver(entry)
     }
 
-    fn looked(&mut self, asked_at: Position, facts: Facts) -> Output {
+    fn looked(&mut self, facts: Facts, mark: Marked) -> Output {
         self.away_since = None;
         self.failures = 0;
+        let rewritten =
+            self.mark.is_some() && mark.position == self.cursor && mark.hash != self.mark;
         // SUBTLE: against the cursor of then. Records that came while the answer was on its way are newer than the answer
         // (`regression_a_record_that_overtakes_a_look_is_no_sign_of_another_log`).
-        if let Some(how) = behind(asked_at, &facts) {
+        if let Some(how) =
+            behind(mark.position, &facts).or(rewritten.then_some(Foreign::Rewritten {
+                position: self.cursor,
+            }))
+        {
             return Output::End(EndedBy::Foreign(how));
         }
         if self.delivered.is_none() {

@@ -20,7 +20,7 @@ use tokio::time::{Instant, Interval, MissedTickBehavior};
 use crate::identity::recognise;
 use crate::options::Options;
 use crate::port::{Entry, Failure, Head, Seen, Subscription};
-use machine::{FollowMachine, Input, Opened, Output};
+use machine::{FollowMachine, Input, Marked, Opened, Output};
 
 /// What whoever decides says about the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -86,7 +86,7 @@ pub(crate) trait Source: Send + Sync + 'static {
 /// Work under way. It is kept here and not in `next`, so that a cancelled `next` loses nothing.
 enum Work {
     Opened(Result<(OpenFeed, Option<Hash>), Failure>),
-    Looked(Position, Result<Facts, Failure>),
+    Looked(Result<(Facts, Marked), Failure>),
 }
 
 struct Following {
@@ -143,13 +143,7 @@ impl Following {
             tokio::time::sleep(pause).await;
             let opened = source.open(log_id, after).await?;
             // After the feed was opened: what it delivers follows this very record.
-            let there = if after == Position::START {
-                None
-            } else {
-                source.record(after).await?
-            };
-            let mark = there.map(|entry| record_hash(&entry.subject, &entry.bytes));
-            Ok((opened, mark))
+            Ok((opened, mark(&*source, after).await?))
         };
         self.work = Some(open.map(Work::Opened).boxed());
     }
@@ -157,10 +151,13 @@ impl Following {
     fn look(&mut self) {
         // One thing at a time: what is under way will tell more than a look.
         if self.work.is_none() {
-            let source = self.source.clone();
-            let asked_at = self.machine.cursor();
-            let look = async move { Work::Looked(asked_at, source.look().await) };
-            self.work = Some(look.boxed());
+            let (source, position) = (self.source.clone(), self.machine.cursor());
+            let look = async move {
+                let facts = source.look().await?;
+                let hash = mark(&*source, position).await?;
+                Ok((facts, Marked { position, hash }))
+            };
+            self.work = Some(look.map(Work::Looked).boxed());
         }
     }
 
@@ -183,7 +180,7 @@ impl Following {
             done = worked => {
                 self.work = None;
                 Some(match done {
-                    Work::Looked(asked_at, looked) => Input::Looked(asked_at, looked),
+                    Work::Looked(looked) => Input::Looked(looked),
                     Work::Opened(Ok((OpenFeed { feed, facts, left }, mark))) => {
                         self.feed = Some(feed);
                         Input::Opened(Ok(Opened { facts, left, mark }))
@@ -208,6 +205,15 @@ impl Following {
             }
         }
     }
+}
+
+/// The hash of the record at a position.
+async fn mark(source: &dyn Source, position: Position) -> Result<Option<Hash>, Failure> {
+    if position == Position::START {
+        return Ok(None);
+    }
+    let there = source.record(position).await?;
+    Ok(there.map(|entry| record_hash(&entry.subject, &entry.bytes)))
 }
 
 #[async_trait]

@@ -14,7 +14,7 @@ pub(super) fn fit(status: &mut AgentStatus) {
     while total > REPORT_BYTES_MAX {
         let Some(frontend) = (status.frontends.iter_mut())
             .filter(|frontend| !frontend.routers.is_empty() || !frontend.thresholds.is_empty())
-            .max_by_key(|frontend| bytes(frontend))
+            .max_by_key(|frontend| bytes(&**frontend))
         else {
             return;
         };

@@ -116,6 +116,9 @@ pub fn project(projected: &mut Projected, entry: &Entry, reading: &Reading) -> F
             verdict: verdict.clone(),
         };
         writes.push(Write::PutNew(keys::command(id), json(&command)));
+        if let Verdict::Accepted { .. } = verdict {
+            writes.push(Write::PutNew(keys::accepted(id), json(&command)));
+        }
     }
     let mut index = |kind: Index, value: &str| {
         writes.push(Write::Put(kind.key(value, *position), Vec::new()));
@@ -345,6 +348,30 @@ mod tests {
         assert_eq!((left.hash, left.chain), (right.hash, right.chain));
         assert_eq!(left.ids, right.ids);
         assert_eq!(digest(&left.snapshot()), digest(&right.snapshot()));
+    }
+
+    #[test]
+    fn regression_a_command_is_answered_by_its_accepted_record() {
+        let dir = tempfile::tempdir().unwrap();
+        let db = sled::Config::new().temporary(true).open().unwrap();
+        let lock = Arc::new(File::create(dir.path().join("lock")).unwrap());
+        let store = Store::new(db, lock);
+        // Record 2 is void and carries the id of a command whose other record, at 3, counts.
+        let mut entries = log(&[Kind::Single(0), Kind::Void, Kind::Single(1)]);
+        let (void, counts) = (CommandId(Uuid::from_u128(2)), CommandId(Uuid::from_u128(3)));
+        let text = String::from_utf8_lossy(&entries[1].bytes).into_owned();
+        let text = text.replace(&void.to_string(), &counts.to_string());
+        entries[1].bytes = Bytes::from(text);
+        let mut projected = Projected::default();
+        for entry in &entries {
+            let reading = migrations::read(&entry.subject, &entry.bytes);
+            store
+                .apply(project(&mut projected, entry, &reading).writes)
+                .unwrap();
+        }
+        let found = store.command(counts).unwrap().unwrap();
+        assert_eq!(found.position, entries[2].position);
+        assert!(matches!(found.verdict, Verdict::Accepted { .. }));
     }
 
     proptest! {

@@ -25,8 +25,6 @@ pub struct Feed {
     log_id: LogId,
     /// A consumer is being made, or the head looked at: one thing at a time.
     working: bool,
-    /// The machine's cursor when the head was asked for.
-    asked_at: Position,
     /// Makes timers of an earlier subscription void.
     id: u64,
 }
@@ -56,6 +54,7 @@ impl World {
         let facts = match result? {
             Answer::Facts(facts) => facts,
             Answer::Found(_)
+            | Answer::Marked(..)
             | Answer::Tails(_)
             | Answer::All(_)
             | Answer::Stored(_)
@@ -81,7 +80,6 @@ impl World {
             begun: self.now,
             log_id: facts.log_id,
             working: false,
-            asked_at: seen.position,
             id,
         });
         self.open(node, seen.position, 0);
@@ -124,8 +122,8 @@ impl World {
         let Some(feed) = self.feed(node) else { return };
         if !feed.working {
             feed.working = true;
-            feed.asked_at = feed.machine.cursor();
-            self.call(node, Tag::Watch, Call::Look, CALL_TIMEOUT);
+            let position = feed.machine.cursor();
+            self.call(node, Tag::Watch, Call::LookAt(position), CALL_TIMEOUT);
         }
     }
 
@@ -148,19 +146,19 @@ impl World {
     pub fn watched(&mut self, node: Node, result: Result<Answer, Failure>) {
         let Some(feed) = self.feed(node) else { return };
         feed.working = false;
-        let (log_id, asked_at) = (feed.log_id, feed.asked_at);
+        let log_id = feed.log_id;
         let looked = match result {
-            Ok(Answer::Facts(facts)) if facts.log_id != log_id => {
+            Ok(Answer::Marked(facts, _)) if facts.log_id != log_id => {
                 Err(Failure::Foreign(Foreign::OtherIdentity {
                     known: log_id,
                     actual: facts.log_id,
                 }))
             }
-            Ok(Answer::Facts(facts)) => Ok(facts),
+            Ok(Answer::Marked(facts, mark)) => Ok((facts, mark)),
             Ok(_) => return,
             Err(why) => Err(why),
         };
-        let input = Input::Looked(asked_at, looked);
+        let input = Input::Looked(looked);
         self.step_feed(node, input);
     }
 

@@ -39,7 +39,9 @@ impl World {
         self.broker.away_until = 0;
         for at in 0..self.frontends.len() {
             self.frontends[at].down_until = 0;
-            self.frontends[at].hidden = None;
+            if let Some((_, until)) = &mut self.frontends[at].hidden {
+                *until = (*until).min(self.now);
+            }
         }
         for node in self.nodes() {
             let process = self.process(node);
@@ -354,8 +356,11 @@ impl World {
                         .foreign
                         .get(id)
                         .is_some_and(|at| *at + 15 * SECOND > heard_us);
+                    let hidden = frontend
+                        .hidden
+                        .is_some_and(|(_, until)| until + 15 * SECOND > heard_us);
                     if !addressed || touched || !listed {
-                        let long = made + 15 * SECOND < heard_us && frontend.hidden.is_none();
+                        let long = made + 15 * SECOND < heard_us && !hidden;
                         if addressed && !listed && long && router.configurable {
                             wrong.push(format!("router {id} of agent {a} is not in the report"));
                         }

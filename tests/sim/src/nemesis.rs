@@ -30,6 +30,9 @@ pub enum Act {
     Adopt,
 }
 
+/// One kind of fault, on one node.
+type Strike = fn(&mut World, Node);
+
 impl World {
     /// Makes everybody and plans the work.
     pub fn build(&mut self) {
@@ -184,7 +187,7 @@ impl World {
         }
         let faults = self.faults;
         let node = self.some_node();
-        let kinds: [(bool, fn(&mut World, Node)); 13] = [
+        let kinds: [(bool, Strike); 13] = [
             (faults.partitions, World::cut),
             (faults.kills, World::kill),
             (faults.power, World::power),
@@ -332,7 +335,11 @@ impl World {
         if self.broker.away_until > self.now {
             return;
         }
-        // Consumers live in memory.
+        self.forget_consumers();
+    }
+
+    /// Consumers live in memory.
+    fn forget_consumers(&mut self) {
         let gone = std::mem::take(&mut self.broker.consumers);
         for (_, consumer) in gone {
             if self.rng.permille(700) {
@@ -525,7 +532,7 @@ impl World {
         }
         self.trace(|| format!("destroyed: {:?}", self.plan.destruction));
         // A server that restarts forgets its consumers.
-        self.back();
+        self.forget_consumers();
     }
 
     /// True when what a node has read is not what the log says.

@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use event_log::follow::Facts;
+use event_log::follow::machine::Marked;
 use event_log::{Entry, Failure, Foreign, Identity, Tails};
 use schemas::status::AgentStatus;
 use schemas::{CommandId, LogId, Position, Subject};
@@ -25,6 +26,8 @@ pub enum Node {
 pub enum Call {
     /// Which log is there, and where it ends.
     Look,
+    /// The same, with the record at a position.
+    LookAt(Position),
     /// The record at a position.
     At(Position),
     /// The first record on a subject behind a position.
@@ -46,6 +49,8 @@ pub enum Call {
 pub enum Answer {
     /// To [`Call::Look`].
     Facts(Facts),
+    /// To [`Call::LookAt`].
+    Marked(Facts, Marked),
     /// To [`Call::At`] and [`Call::Next`].
     Found(Option<Entry>),
     /// To [`Call::Tails`].
@@ -269,7 +274,17 @@ impl World {
                         ..store.facts()
                     }));
                 }
-                return self.serve(from, epoch, call, answer_after, now);
+                let served = self.serve(from, epoch, call, answer_after, now);
+                return served.map(|answer| match answer {
+                    Answer::Marked(facts, mark) => {
+                        let facts = Facts {
+                            log_id: known,
+                            ..facts
+                        };
+                        Answer::Marked(facts, mark)
+                    }
+                    other => other,
+                });
             }
             return Err(Failure::Foreign(Foreign::OtherIdentity {
                 known,
@@ -292,6 +307,12 @@ impl World {
         };
         Ok(match call {
             Call::Look => Answer::Facts(store.facts()),
+            Call::LookAt(position) => {
+                let mark = store.at(position);
+                let hash =
+                    mark.map(|entry| schemas::event::record_hash(&entry.subject, &entry.bytes));
+                Answer::Marked(store.facts(), Marked { position, hash })
+            }
             Call::At(position) => Answer::Found(store.at(position).cloned()),
             Call::Next(subject, after) => Answer::Found(store.next_on(&subject, after).cloned()),
             Call::Tails => Answer::Tails(store.tails()),
@@ -352,6 +373,7 @@ impl World {
             .ok_or_else(|| Failure::Determinate("there is no log".to_owned()))?;
         match &stored {
             Stored::New(position) => {
+                self.oracle.let_in = before != expected;
                 if before != expected {
                     self.marks.hit("two winners let in");
                 }

@@ -32,6 +32,8 @@ pub struct Disk {
     pub records: BTreeMap<Position, StoredRecord>,
     /// First records of commands.
     pub commands: BTreeMap<CommandId, StoredCommand>,
+    /// First accepted records of commands.
+    pub accepted: BTreeMap<CommandId, StoredCommand>,
     /// When the store was flushed last.
     pub flushed_at: u64,
 }
@@ -56,7 +58,12 @@ impl Disk {
                     let id = key.get(1..).and_then(|id| uuid::Uuid::from_slice(id).ok());
                     let command = serde_json::from_slice::<StoredCommand>(&value).ok();
                     if let (Some(id), Some(command)) = (id, command) {
-                        self.commands.entry(CommandId(id)).or_insert(command);
+                        let known = if key.starts_with(b"C") {
+                            &mut self.accepted
+                        } else {
+                            &mut self.commands
+                        };
+                        known.entry(CommandId(id)).or_insert(command);
                     }
                 }
                 StoreWrite::Put(..) => {}
@@ -73,6 +80,14 @@ impl Disk {
             .map_or(Position::START, |at| at.state.position);
         self.records.retain(|position, _| *position <= end);
         self.commands.retain(|_, command| command.position <= end);
+        self.accepted.retain(|_, command| command.position <= end);
+    }
+
+    /// As `Store::command`.
+    #[must_use]
+    pub fn command(&self, id: CommandId) -> Option<StoredCommand> {
+        let accepted = self.accepted.get(&id);
+        accepted.or_else(|| self.commands.get(&id)).cloned()
     }
 
     /// The store is gone; the file that names the log may stay.
@@ -258,7 +273,8 @@ impl World {
                 .push_back(service.machine.projected().clone());
             Input::Written(Ok(()))
         };
-        self.services[i].inbox.push_back(input);
+        // Nothing else is taken in while a batch is being written.
+        self.services[i].inbox.push_front(input);
         self.pump_service(i);
     }
 

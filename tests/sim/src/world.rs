@@ -463,7 +463,9 @@ impl World {
             return;
         };
         let meets = match &result {
-            Ok(Answer::Facts(facts) | Answer::Opened(facts, ..)) => Some(facts.log_id),
+            Ok(Answer::Facts(facts) | Answer::Marked(facts, _) | Answer::Opened(facts, ..)) => {
+                Some(facts.log_id)
+            }
             Ok(_) | Err(_) => None,
         };
         let result = match meets.map(|log_id| self.process(to).identity.meet(log_id)) {

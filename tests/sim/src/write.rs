@@ -199,13 +199,13 @@ impl World {
                     .snapshot
                     .clone()
                     .unwrap_or_else(|| Arc::clone(&service.snapshot)),
-                first: Ok(service.disk.commands.get(&id).cloned()),
+                first: Ok(service.disk.command(id)),
                 foreign: (service.told.log == LogCondition::Foreign)
                     .then(|| service.told.detail.clone().unwrap_or_default()),
             })),
             Timer::Read(_, _, position) => Input::Read(Box::new(Own {
                 record: Ok(service.disk.records.get(position).cloned()),
-                first: Ok(service.disk.commands.get(&id).cloned()),
+                first: Ok(service.disk.command(id)),
                 snapshot: Arc::clone(&service.snapshot),
             })),
             Timer::Late(..) => Input::Waited(Waited::Late),

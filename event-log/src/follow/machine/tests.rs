@@ -17,8 +17,16 @@ fn looked(last: u64) -> Input {
     looked_at(0, last)
 }
 fn looked_at(cursor: u64, last: u64) -> Input {
-    Input::Looked(Position(cursor), Ok(facts(last)))
+    let mark = Marked {
+        position: Position(cursor),
+        hash: mark(cursor),
+    };
+    Input::Looked(Ok((facts(last), mark)))
 }
+const NOWHERE: Marked = Marked {
+    position: Position::START,
+    hash: None,
+};
 fn away() -> Failure {
     Failure::Determinate("away".to_owned())
 }
@@ -201,7 +209,7 @@ fn a_stream_with_another_birthday_is_read_anew_from_the_own_cursor() {
     let mut other = facts(9);
     other.made = "later".to_owned();
     assert_eq!(
-        machine.step(Input::Looked(Position(4), Ok(other)), NOW),
+        machine.step(Input::Looked(Ok((other, NOWHERE))), NOW),
         reopen(4, 100)
     );
 }
@@ -327,4 +335,25 @@ fn regression_a_log_that_was_put_back_and_grew_past_the_cursor_is_refused() {
     };
     let next = machine.step(Input::Opened(Ok(opened)), NOW);
     assert_eq!(next, Output::Nothing);
+}
+
+#[test]
+fn regression_another_record_at_the_cursor_is_noticed_on_a_quiet_log() {
+    let mut machine = open(3, 5);
+    machine.step(record(1, 5), NOW);
+    let at = |hash| {
+        let mark = Marked {
+            position: Position(5),
+            hash,
+        };
+        Input::Looked(Ok((facts(5), mark)))
+    };
+    assert_eq!(machine.step(at(mark(5)), NOW), Output::Nothing);
+    let rewritten = Foreign::Rewritten {
+        position: Position(5),
+    };
+    assert_eq!(
+        machine.step(at(Some(Hash::of(&[b"another"]))), NOW),
+        Output::End(EndedBy::Foreign(rewritten))
+    );
 }
