@@ -147,7 +147,7 @@ impl FollowMachine {
     pub fn step(&mut self, input: Input, now: Duration) -> Output {
         match input {
             Input::Opened(Ok(opened)) => self.opened(opened),
-            Input::Opened(Err(why)) | Input::Looked(_, Err(why)) => self.failed(why, now),
+            Input::Opened(Err(why)) | Input::Looked(Err(why)) => self.failed(why, now),
             Input::Record { number, entry } => self.record(number, entry),
             Input::Heartbeat { delivered } => match self.delivered {
                 Some(received) if received != delivered => {

@@ -97,6 +97,7 @@ fn report(frontend: &FrontendLoop) -> AgentStatus {
         reported_at: Timestamp::from_unix_ms(1),
         report: 1,
         interval_ms: 5_000,
+        leaving: false,
         log: LogFollowing {
             state: LogState::Following,
             log_id: None,

@@ -176,10 +176,7 @@ fn another_log_ends_it() {
     };
     let mut machine = open(4, 4);
     assert_eq!(
-        machine.step(
-            Input::Looked(Position(4), Err(Failure::Foreign(gone.clone()))),
-            NOW
-        ),
+        machine.step(Input::Looked(Err(Failure::Foreign(gone.clone()))), NOW),
         Output::End(EndedBy::Foreign(gone))
     );
     let behind = EndedBy::Foreign(Foreign::Behind {
@@ -236,7 +233,7 @@ fn a_broker_that_is_away_is_tried_again_until_the_limit() {
 fn a_failed_look_alone_disturbs_no_deliveries() {
     let mut machine = open(0, 9);
     assert_eq!(
-        machine.step(Input::Looked(Position(4), Err(away())), NOW),
+        machine.step(Input::Looked(Err(away())), NOW),
         Output::Nothing
     );
     assert_eq!(machine.step(record(1, 1), NOW), Output::Deliver(entry(1)));

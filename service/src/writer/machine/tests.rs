@@ -76,10 +76,10 @@ fn fold(projected: &mut Projected, decision: &Decision, position: u64) -> Stored
     }
 }
 
+#[expect(clippy::wildcard_enum_match_arm, reason = "a test of one outcome")]
 fn outcome(output: Output) -> Outcome {
     match output {
         Output::Done(outcome) => *outcome,
-        #[expect(clippy::wildcard_enum_match_arm, reason = "a test of one outcome")]
         other => panic!("{other:?}"),
     }
 }
