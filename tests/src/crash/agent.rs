@@ -264,9 +264,10 @@ impl Stage {
     }
 
     async fn again(&mut self, report: &mut Report) -> Result<(), String> {
-        if self.dice.u32(..12) == 0 {
-            let conf = self.agent.folder.join("replica").join("conf");
-            let length = std::fs::metadata(&conf).map_or(0, |conf| conf.len());
+        let conf = self.agent.folder.join("replica").join("conf");
+        // One that was killed in its first moments has no store to damage.
+        let length = std::fs::metadata(&conf).map_or(0, |conf| conf.len());
+        if length > 0 && self.dice.u32(..12) == 0 {
             let garbage = vec![b'x'; usize::try_from(length).unwrap_or(0)];
             std::fs::write(conf, garbage).map_err(|why| why.to_string())?;
             self.agent.start(Some(SET_ASIDE));

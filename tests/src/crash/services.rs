@@ -263,10 +263,11 @@ impl Stage {
 
     /// Starts a killed service again: plainly, armed for the next round, or with a store that it cannot use.
     async fn again(&mut self, n: usize, report: &mut Report) -> Result<(), String> {
-        if self.dice.u32(..12) == 0 {
+        let conf = self.services[n].folder.join("projection").join("conf");
+        // One that was killed in its first moments has no store to damage.
+        let length = std::fs::metadata(&conf).map_or(0, |conf| conf.len());
+        if length > 0 && self.dice.u32(..12) == 0 {
             // Set aside, and killed before it is made anew.
-            let conf = self.services[n].folder.join("projection").join("conf");
-            let length = std::fs::metadata(&conf).map_or(0, |conf| conf.len());
             let garbage = vec![b'x'; usize::try_from(length).unwrap_or(0)];
             std::fs::write(conf, garbage).map_err(|why| why.to_string())?;
             self.services[n].start(Some(SET_ASIDE));
