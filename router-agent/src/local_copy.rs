@@ -79,6 +79,12 @@ impl LocalCopy {
         self.store.flushing.clone()
     }
 
+    /// See [`Store::flushes`].
+    #[cfg(test)]
+    pub(crate) fn flushes(&self) -> std::sync::Arc<std::sync::atomic::AtomicUsize> {
+        self.store.flushes.clone()
+    }
+
     pub(crate) fn read(&self) -> Result<Option<Kept>, Unreadable> {
         let Some(meta) = self.store.get(META).map_err(|_| Unreadable)? else {
             return Ok(None);

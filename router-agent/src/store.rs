@@ -50,6 +50,9 @@ pub struct Store {
     /// Whoever has it holds up [`Store::write_through`] between writing and flushing.
     #[cfg(test)]
     pub(crate) flushing: std::sync::Arc<tokio::sync::Mutex<()>>,
+    /// How often it was about to flush.
+    #[cfg(test)]
+    pub(crate) flushes: std::sync::Arc<std::sync::atomic::AtomicUsize>,
     layout: u32,
 }
 
@@ -111,6 +114,8 @@ impl Store {
             path: path.to_owned(),
             #[cfg(test)]
             flushing: Default::default(),
+            #[cfg(test)]
+            flushes: Default::default(),
             layout,
         }
     }
@@ -247,6 +252,8 @@ impl Store {
         self.with(|db| {
             db.apply_batch(batch)
                 .map_err(|source| self.failed(source))?;
+            #[cfg(test)]
+            (self.flushes).fetch_add(1, std::sync::atomic::Ordering::SeqCst);
             #[cfg(test)]
             let _flushing = self.flushing.blocking_lock();
             db.flush().map(drop).map_err(|source| self.failed(source))

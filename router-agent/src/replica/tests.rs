@@ -59,18 +59,16 @@ async fn regression_a_change_is_published_only_after_the_local_copy_has_flushed_
 
         let flushing = copy.flushing();
         let held = flushing.lock().await;
+        let flushes = || copy.flushes().load(std::sync::atomic::Ordering::SeqCst);
+        let before = flushes();
         let record = record();
         let bytes = Bytes::from(record.to_bytes());
         let appended = log.append(&record.subject(), Position::START, bytes).await;
         let Appended::Committed(position) = appended.unwrap() else {
             panic!("nobody else writes");
         };
-        let written = || {
-            copy.read()
-                .unwrap()
-                .is_some_and(|kept| kept.cursor.position == position)
-        };
-        while !written() {
+        // Written, and about to be flushed.
+        while flushes() == before {
             tokio::task::yield_now().await;
         }
         let early = tokio::time::timeout(Duration::from_millis(100), seen.changed()).await;
