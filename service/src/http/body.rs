@@ -14,10 +14,12 @@
 //! | `/busy_threshold` over 16 KiB | takes up to 2 MiB | 413 |
 
 use std::fmt;
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::{FromRequest, Request};
 use axum::http::{HeaderMap, StatusCode, header};
+use http_body_util::BodyExt as _;
 use schemas::api::{
     ChangesRequest, ErrorCode, ParameterRequest, PatchRequest, PolicyPatchRequest, RevertRequest,
     ThresholdRequest,
@@ -102,22 +104,48 @@ fn check_content_type(headers: &HeaderMap) -> Result<(), Problem> {
     }
 }
 
-async fn read(body: Body, bytes_max: usize) -> Result<bytes::Bytes, Problem> {
-    axum::body::to_bytes(body, bytes_max).await.map_err(|why| {
-        let too_long = std::error::Error::source(&why)
-            .is_some_and(|source| source.is::<http_body_util::LengthLimitError>());
-        if too_long {
-            Problem::new(
+async fn read(mut body: Body, bytes_max: usize) -> Result<bytes::Bytes, Problem> {
+    let mut read = bytes::BytesMut::new();
+    while let Some(frame) = body.frame().await {
+        let frame = frame
+            .map_err(|_| malformed(StatusCode::BAD_REQUEST, "Failed to buffer the request body"))?;
+        let Ok(data) = frame.into_data() else {
+            continue;
+        };
+        if read.len() + data.len() > bytes_max {
+            discard(body).await;
+            return Err(Problem::new(
                 StatusCode::PAYLOAD_TOO_LARGE,
                 ErrorCode::BodyTooLarge,
                 format!(
                     "Failed to buffer the request body: length limit exceeded ({bytes_max} bytes)"
                 ),
-            )
-        } else {
-            malformed(StatusCode::BAD_REQUEST, "Failed to buffer the request body")
+            ));
         }
-    })
+        read.extend_from_slice(&data);
+    }
+    Ok(read.freeze())
+}
+
+/// Bound: bytes and time for what follows after the limit.
+const DISCARDED_MAX: usize = 2 << 20;
+const DISCARD_PATIENCE: Duration = Duration::from_secs(2);
+
+/// Reads on, so that a client that still sends gets to read its answer and not a connection that broke off
+/// (`bodies_end_at_16_kib`).
+async fn discard(mut body: Body) {
+    let rest = async {
+        let mut left = DISCARDED_MAX;
+        while let Some(Ok(frame)) = body.frame().await {
+            let length = frame.data_ref().map_or(0, bytes::Bytes::len);
+            match left.checked_sub(length) {
+                Some(rest) => left = rest,
+                None => return,
+            }
+        }
+    };
+    // What takes longer is broken off.
+    let _ = tokio::time::timeout(DISCARD_PATIENCE, rest).await;
 }
 
 fn malformed(status: StatusCode, error: impl Into<String>) -> Problem {
