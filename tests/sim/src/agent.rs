@@ -389,9 +389,11 @@ impl World {
     /// What was being kept is kept, or the disk is full.
     pub fn agent_kept(&mut self, i: usize) {
         let full = self.agents[i].full_until > self.now;
+        let unnoticed = self.mutation == Some(Mutation::TornCopyUnnoticed);
         let agent = &mut self.agents[i];
         let copies = &mut agent.disk.copies;
         match agent.keeping.take() {
+            Some(_) if full && unnoticed => {}
             Some(_) if full => agent.machine.not_kept(),
             Some(Output::Replace(kept)) => {
                 *copies = VecDeque::from([Kept {

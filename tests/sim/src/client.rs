@@ -184,8 +184,11 @@ impl World {
         if lost {
             self.marks.hit("reply to a client lost");
         }
-        // What a service says counts as said, whether or not its client hears it.
-        self.judge_reply(attempt, &outcome);
+        // An acknowledgement counts as said, whether or not its client hears it. A refusal that was not heard does not: its
+        // client asks again, and what is wanted may be right by then (a parameter was registered meanwhile).
+        if !lost || outcome.is_ok() {
+            self.judge_reply(attempt, &outcome);
+        }
         let outcome = (!lost).then(|| Box::new(outcome));
         self.at(delay, Event::Client(Step::Reply { attempt, outcome }));
     }
@@ -201,12 +204,18 @@ impl World {
             return;
         };
         let (id, fingerprint) = (command.command_id, command.fingerprint);
+        let others = |(id, (other, _)): (&u64, &(usize, Command))| other == wish && *id != attempt;
+        let alone = !self.clients.attempts.iter().any(others);
         let wish = &self.clients.wishes[*wish];
         let claim = match outcome {
             Ok(written) => Some(Claim::Accepted(written.position)),
             Err(WriteError::Refused { rejection, .. }) => match **rejection {
                 // "This version cannot judge it": no claim about other versions.
                 Rejection::Stopped { .. } | Rejection::RegistryStopped { .. } => None,
+                // The registry may change between two requests of one command that are under way at once.
+                Rejection::UnknownParameter { .. } | Rejection::InvalidValue { .. } if !alone => {
+                    None
+                }
                 _ => Some(Claim::Refused),
             },
             Err(WriteError::Lost { .. }) => Some(Claim::Refused),

@@ -36,6 +36,8 @@ const REGRESSIONS: &str = include_str!("../regressions.txt");
 const MARKS_FROM: u64 = 500;
 /// A mutation must be caught within this many seeds.
 const CAUGHT_WITHIN: u64 = 600;
+/// Seeds of a mutation that are run before looking.
+const AT_ONCE: u64 = 20;
 /// Each of so many seeds is run twice.
 const TWICE_EVERY: u64 = 50;
 
@@ -197,10 +199,13 @@ fn table(title: &str, names: &[&str], marks: &Marks) -> u32 {
 fn mutations(arguments: &Arguments) -> ExitCode {
     let mut missed = 0;
     for mutation in Mutation::ALL {
-        let caught = (arguments.from..arguments.from + CAUGHT_WITHIN).find_map(|seed| {
-            let report = run(seed, Some(mutation), false);
-            let what = report.violations.into_iter().next()?;
-            Some((seed, what))
+        let caught = (0..CAUGHT_WITHIN / AT_ONCE).find_map(|chunk| {
+            let from = arguments.from + chunk * AT_ONCE;
+            let reports = spread(from, AT_ONCE, arguments.threads, Some(mutation));
+            reports.into_iter().find_map(|report| {
+                let what = report.violations.into_iter().next()?;
+                Some((report.seed, what))
+            })
         });
         match caught {
             Some((seed, what)) => println!("ok   {mutation:?}: caught by seed {seed}: {what}"),

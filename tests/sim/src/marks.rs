@@ -76,6 +76,7 @@ pub const FAULTS: &[&str] = &[
     "router retired",
     "router left out of a listing",
     "frontend does not answer",
+    "frontend is slow",
     "frontend call lost",
     "frontend answer lost",
     "frontend change lands late",

@@ -25,13 +25,15 @@ pub enum Mutation {
     MemoryNotKept,
     /// A write is told its verdict without waiting for the own projection.
     VerdictUnread,
+    /// Nobody notices that the local copy could not be written.
+    TornCopyUnnoticed,
     /// Silent agents are forgotten at once.
     SilenceIsAbsence,
 }
 
 impl Mutation {
     /// All of them.
-    pub const ALL: [Mutation; 11] = [
+    pub const ALL: [Mutation; 12] = [
         Mutation::ConflictIsRefusal,
         Mutation::TimeoutIsRefusal,
         Mutation::PublishBeforeKeep,
@@ -42,6 +44,7 @@ impl Mutation {
         Mutation::OldListingsCount,
         Mutation::MemoryNotKept,
         Mutation::VerdictUnread,
+        Mutation::TornCopyUnnoticed,
         Mutation::SilenceIsAbsence,
     ];
 }

@@ -255,8 +255,12 @@ impl World {
                 commit.conflict = true;
             }
             if self.mutation == Some(Mutation::ConflictIsRefusal) {
-                let why = CommitError::Conflict { actual: None };
-                return self.committed(i, id, Err(why));
+                let lost = WriteError::Lost {
+                    why: "conflict".to_owned(),
+                    newer: None,
+                    position: None,
+                };
+                return self.write_done(i, id, Err(lost));
             }
         }
         if self.mutation == Some(Mutation::TimeoutIsRefusal)

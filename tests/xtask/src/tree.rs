@@ -42,9 +42,18 @@ pub fn prove() -> Found {
         ("async-nats", vec!["event-log"]),
         ("fjall", vec!["event-log"]),
         ("dynamo-kv-router", vec!["scheduler"]),
-        ("axum", vec!["router-agent", "scheduler", "service"]),
-        ("service", vec!["cli", "router-policy-tests", "sim"]),
-        ("router-agent", vec!["cli", "router-policy-tests", "sim"]),
+        (
+            "axum",
+            vec!["inputs", "router-agent", "scheduler", "service"],
+        ),
+        (
+            "service",
+            vec!["cli", "inputs", "router-policy-tests", "sim"],
+        ),
+        (
+            "router-agent",
+            vec!["cli", "inputs", "router-policy-tests", "sim"],
+        ),
     ] {
         let users = users_of(library);
         let right = !users.is_empty() && users.iter().all(|user| allowed.contains(&user.as_str()));
