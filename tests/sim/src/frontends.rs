@@ -352,12 +352,7 @@ impl World {
                 FRONTEND_TIMEOUT + self.rng.range(1, 8 * SECOND)
             }
             Trouble::None | Trouble::Failed | Trouble::AnswerLost | Trouble::Ignored => {
-                if self.faults.frontend_calls > 0 && self.rng.permille(60) {
-                    self.marks.hit("frontend is slow");
-                    self.rng.range(300 * MS, 4 * SECOND)
-                } else {
-                    self.latency()
-                }
+                self.latency()
             }
         };
         let epoch = self.agents[i].process.epoch;
