@@ -22,8 +22,8 @@ use std::time::Duration;
 use event_log::Wiring;
 use event_log::ambient::Tasks;
 use schemas::{Hash, LogId, Position};
-use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
+use tokio::net::TcpListener;
 use tokio::time::Instant;
 
 pub use config::Config;
@@ -149,7 +149,7 @@ pub async fn start(config: Config, wiring: Wiring) -> Result<Running, StartError
         address: config.listen,
         source,
     };
-    let listener = TcpListener::bind(config.listen).await.map_err(listen)?;
+    let listener = http::server::bind(config.listen).map_err(listen)?;
     let address = listener.local_addr().map_err(listen)?;
 
     let (data_dir, cache_bytes) = (config.data_dir.clone(), config.cache_bytes);
