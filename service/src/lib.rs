@@ -22,8 +22,8 @@ use std::time::Duration;
 use event_log::Wiring;
 use event_log::ambient::Tasks;
 use schemas::{Hash, LogId, Position};
-use tokio::sync::Semaphore;
 use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 pub use config::Config;
