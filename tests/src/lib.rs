@@ -7,6 +7,7 @@ pub mod bad_input;
 pub mod binaries;
 pub mod cluster;
 pub mod crash;
+pub mod disk;
 pub mod dynamo;
 pub mod history;
 pub mod hostile;

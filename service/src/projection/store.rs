@@ -241,6 +241,7 @@ impl Store {
             };
         };
         let mut last = BTreeMap::new();
+        let mut once = 0;
         loop {
             let at = projected.state.position;
             let records = self.records(Direction::Up, at, Portion::CHUNK)?;
@@ -248,7 +249,7 @@ impl Store {
                 break;
             }
             for record in records {
-                self.fold_again(&mut projected, record, &mut last)?;
+                once += self.fold_again(&mut projected, record, &mut last)?;
             }
         }
         let (at, chain) = (projected.state.position, projected.chain);
@@ -259,17 +260,19 @@ impl Store {
             );
             return Err(StoreError::Damaged(what));
         }
-        self.check_last(&last)?;
+        self.check_last(&last, once)?;
         Ok(projected)
     }
 
-    /// Folds a stored record, and compares what that writes once and for all. What later records write again goes to `last`.
+    /// Folds a stored record, and compares what that writes once and for all, and returns how many pairs that is. What later
+    /// records write again goes to `last`.
     fn fold_again(
         &self,
         projected: &mut Projected,
         record: StoredRecord,
         last: &mut BTreeMap<Vec<u8>, Vec<u8>>,
-    ) -> Result<(), StoreError> {
+    ) -> Result<usize, StoreError> {
+        let mut once = BTreeSet::new();
         let position = record.position;
         let entry = Entry {
             position,
@@ -280,7 +283,9 @@ impl Store {
         for write in project(projected, &entry, &reading).writes {
             let whole = match write {
                 Write::Put(key, value) if keys::is_final(&key) => {
-                    self.db.get(&key)?.is_some_and(|there| there == value)
+                    let whole = self.db.get(&key)?.is_some_and(|there| there == value);
+                    once.insert(key);
+                    whole
                 }
                 Write::Put(key, value) => {
                     last.insert(key, value);
@@ -290,7 +295,11 @@ impl Store {
                     // The first record of a command counts; it was compared when its turn was.
                     Some(there) => {
                         let first = decode::<StoredCommand>(&there)?.position;
-                        first < position || there == value
+                        let whole = there == value;
+                        if whole {
+                            once.insert(key);
+                        }
+                        whole || first < position
                     }
                     None => false,
                 },
@@ -301,11 +310,12 @@ impl Store {
                 return Err(StoreError::Damaged(what));
             }
         }
-        Ok(())
+        Ok(once.len())
     }
 
-    /// Documents, tails, stops and the registry are those of their last records, and there are no others.
-    fn check_last(&self, last: &BTreeMap<Vec<u8>, Vec<u8>>) -> Result<(), StoreError> {
+    /// Documents, tails, stops, the registry and the cursor are those of their last records, and nothing is there that no
+    /// record wrote: pages of a later time hold what belongs to records that are gone.
+    fn check_last(&self, last: &BTreeMap<Vec<u8>, Vec<u8>>, once: usize) -> Result<(), StoreError> {
         let name = |key: &[u8]| String::from_utf8_lossy(key).into_owned();
         for (key, value) in last {
             if self.db.get(key)?.is_none_or(|there| there != *value) {
@@ -313,14 +323,19 @@ impl Store {
                 return Err(StoreError::Damaged(what));
             }
         }
-        for prefix in [keys::DOCUMENTS, keys::STOPS, keys::STOPPED, keys::TAILS] {
-            for pair in self.db.scan_prefix(prefix) {
-                let key = pair?.0;
-                if !last.contains_key(&*key) {
-                    let what = format!("{} belongs to no record", name(&key));
-                    return Err(StoreError::Damaged(what));
-                }
-            }
+        let mut said = 0;
+        for key in [keys::LAYOUT, keys::VOCABULARY, keys::LOG_ID] {
+            said += usize::from(self.db.contains_key(key)?);
+        }
+        let mut there = 0;
+        for pair in self.db.iter() {
+            pair?;
+            there += 1;
+        }
+        let wanted = once + last.len() + said;
+        if there != wanted {
+            let what = format!("it holds {there} pairs where its records wrote {wanted}");
+            return Err(StoreError::Damaged(what));
         }
         Ok(())
     }
@@ -418,6 +433,53 @@ impl Store {
                 None => Box::new(std::iter::empty()),
             },
             Direction::Down => Box::new(self.db.range(edge(0)..edge(from.0)).rev()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn regression_pairs_that_no_record_wrote_are_damage() {
+        let folder = tempfile::tempdir().unwrap();
+        let open = |name: &str| {
+            let lock = File::create(folder.path().join("lock")).unwrap();
+            let db = sled::open(folder.path().join(name)).unwrap();
+            Store::new(db, Arc::new(lock))
+        };
+        let store = open("store");
+        let mut projected = Projected::default();
+        for n in 1..=3 {
+            let entry = Entry {
+                position: Position(n),
+                subject: Subject::parameters(),
+                // Nobody can read it: it has a place, and stops everything.
+                bytes: format!("{n}").into_bytes().into(),
+            };
+            let reading = migrations::read(&entry.subject, &entry.bytes);
+            store
+                .apply(project(&mut projected, &entry, &reading).writes)
+                .unwrap();
+        }
+        assert_eq!(store.load().unwrap().state, projected.state);
+        let stray = [
+            keys::record(Position(9)),
+            keys::command(CommandId(uuid::Uuid::from_u128(1))),
+            Index::Actor.key("somebody", Position(2)),
+            keys::document(&Subject::parameters()),
+        ];
+        for key in stray {
+            let put = vec![Write::Put(key.clone(), b"{}".to_vec())];
+            store.apply(put).unwrap();
+            let loaded = store.load();
+            assert!(
+                matches!(loaded, Err(StoreError::Damaged(_))),
+                "{key:?}: {loaded:?}"
+            );
+            store.db.remove(&key).unwrap();
+            assert!(store.load().is_ok(), "{key:?}");
         }
     }
 }

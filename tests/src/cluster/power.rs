@@ -1,12 +1,6 @@
 //! All machines lose power at once: what was never synced to disk is gone.
 //!
-//! Each server has a file system of its own on a loop device. What the device's file holds at the moment of the cut is what
-//! the disk has; pages that the file system still kept in memory are not in it. After SIGKILL to all servers that file is
-//! copied, the file system is mounted from the copy, and the servers start on it. (The disk itself is taken to keep all it was
-//! given, synced or not: gentler than some disks, never harsher.)
-
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+//! Each server has a disk of its own ([`Disk`]); after SIGKILL to all servers they start on what their disks held.
 
 use event_log::testing::TemporaryFolder;
 
@@ -15,83 +9,12 @@ use super::cases::{begin, kill_all, number, start_all};
 use super::ledger;
 use super::load::Load;
 use super::stage::{PATIENCE, Setup, Stage};
+use crate::disk::Disk;
 
 /// How long a cluster that lost its disks may take to say so.
 const SETTLED_MAX: std::time::Duration = std::time::Duration::from_secs(30);
 /// Rounds of each setting.
 const ROUNDS: u32 = 3;
-
-/// A file system whose disk can be looked at.
-struct Disk {
-    image: PathBuf,
-    at: PathBuf,
-}
-
-impl Disk {
-    fn make(folder: &Path, number: usize) -> Option<Disk> {
-        let disk = Disk {
-            image: folder.join(format!("disk{number}")),
-            at: folder.join(format!("node{number}")),
-        };
-        std::fs::create_dir_all(&disk.at).ok()?;
-        let file = std::fs::File::create(&disk.image).ok()?;
-        file.set_len(512 * 1024 * 1024).ok()?;
-        let made = quiet(
-            Command::new("mkfs.ext4")
-                .args(["-q", "-F"])
-                .arg(&disk.image),
-        );
-        (made && disk.mount()).then_some(disk)
-    }
-
-    /// `commit=300`: the journal is not written every 5 s, so that what a run shows does not hang on when it ended.
-    fn mount(&self) -> bool {
-        quiet(
-            Command::new("mount")
-                .args(["-o", "loop,commit=300"])
-                .arg(&self.image)
-                .arg(&self.at),
-        )
-    }
-
-    fn unmount(&self) -> bool {
-        quiet(Command::new("umount").arg(&self.at))
-    }
-
-    fn aside(&self) -> PathBuf {
-        self.image.with_extension("cut")
-    }
-
-    /// What the disk holds right now.
-    fn freeze(&self) {
-        let mut copy = Command::new("cp");
-        copy.arg("--sparse=always")
-            .arg(&self.image)
-            .arg(self.aside());
-        assert!(quiet(&mut copy), "{copy:?}");
-    }
-
-    /// Comes back with that.
-    fn thaw(&self) {
-        assert!(self.unmount(), "{} is busy", self.at.display());
-        std::fs::rename(self.aside(), &self.image).expect("the copy");
-        assert!(self.mount(), "{} does not mount", self.image.display());
-    }
-}
-
-impl Drop for Disk {
-    fn drop(&mut self) {
-        // Not mounted, or busy with a server that is just ending: then lazily.
-        if !self.unmount() {
-            let _ = quiet(Command::new("umount").arg("-l").arg(&self.at));
-        }
-    }
-}
-
-fn quiet(command: &mut Command) -> bool {
-    let status = command.stdout(Stdio::null()).stderr(Stdio::null()).status();
-    status.is_ok_and(|status| status.success())
-}
 
 pub(super) async fn cut(settings: Settings, sync_always: bool) {
     let name = if sync_always {
@@ -103,7 +26,7 @@ pub(super) async fn cut(settings: Settings, sync_always: bool) {
         // Declared before the stage's stores are used: unmounted after the servers were killed.
         let folder = TemporaryFolder::new().expect("a folder");
         let disks: Vec<Disk> = (0..3)
-            .map_while(|number| Disk::make(folder.path(), number))
+            .map_while(|number| Disk::make(folder.path(), &format!("node{number}")))
             .collect();
         if disks.len() < 3 {
             println!("      skipped: loop devices and root are needed");
@@ -111,7 +34,7 @@ pub(super) async fn cut(settings: Settings, sync_always: bool) {
         }
         let setup = Setup {
             sync_always,
-            stores: disks.iter().map(|disk| disk.at.clone()).collect(),
+            stores: disks.iter().map(|disk| disk.at().to_owned()).collect(),
             ..Setup::default()
         };
         let settings = Settings {
@@ -123,15 +46,15 @@ pub(super) async fn cut(settings: Settings, sync_always: bool) {
         // The configuration lies on the same disk, and is not what this is about.
         let configurations: Vec<String> = disks
             .iter()
-            .map(|disk| std::fs::read_to_string(disk.at.join("nats.conf")).expect("it is there"))
+            .map(|disk| std::fs::read_to_string(disk.at().join("nats.conf")).expect("it is there"))
             .collect();
         kill_all(&mut stage);
         for disk in &disks {
-            disk.freeze();
+            disk.freeze().expect("a copy");
         }
         for (disk, configuration) in disks.iter().zip(configurations) {
-            disk.thaw();
-            std::fs::write(disk.at.join("nats.conf"), configuration).expect("written");
+            disk.thaw().expect("mounted again");
+            std::fs::write(disk.at().join("nats.conf"), configuration).expect("written");
         }
         start_all(&mut stage);
         if sync_always {

@@ -27,6 +27,8 @@ pub enum Kind {
     Broker,
     /// A service with its own log.
     Embedded,
+    /// The machine of a service with its own log.
+    Power,
     /// An agent beside a frontend.
     Agent,
     /// Damaged files of every store.
@@ -36,10 +38,11 @@ pub enum Kind {
 }
 
 /// Every kind, in the order in which they run.
-pub const KINDS: [(&str, Kind); 6] = [
+pub const KINDS: [(&str, Kind); 7] = [
     ("service", Kind::Service),
     ("embedded", Kind::Embedded),
     ("broker", Kind::Broker),
+    ("power", Kind::Power),
     ("agent", Kind::Agent),
     ("files", Kind::Files),
     ("disk-full", Kind::DiskFull),
@@ -94,6 +97,7 @@ pub fn run(options: &Options) -> bool {
             match kind {
                 Kind::Service => services::run(Victim::Service, options.rounds, options.seed).await,
                 Kind::Broker => services::run(Victim::Broker, options.rounds, options.seed).await,
+                Kind::Power => services::run(Victim::Power, options.rounds, options.seed).await,
                 Kind::Agent => agent::run(options.rounds, options.seed).await,
                 Kind::Files => files::run(options.rounds * 3, options.seed).await,
                 Kind::DiskFull => disk_full::run(options.seed).await,

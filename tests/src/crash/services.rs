@@ -1,11 +1,11 @@
 //! Services and their log, killed under a concurrent workload: two replicas on NATS (a replica or the broker is killed),
-//! or one service with its embedded log.
+//! or one service with its embedded log, alone or with the power of its machine.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use event_log::testing::{NATS_NEWEST, NatsServer, ServerOptions};
+use event_log::testing::{NATS_NEWEST, NatsServer, ServerOptions, TemporaryFolder};
 
 use super::history::{Found, History, compare_projection};
 use super::ledger::{Ledger, check};
@@ -13,6 +13,7 @@ use super::program::{Program, copy};
 use super::report::Report;
 use super::writers::{Course, Place, Writers};
 use crate::binaries::target;
+use crate::disk::Disk;
 use crate::wait::reached;
 
 /// Who is killed.
@@ -24,6 +25,8 @@ pub enum Victim {
     Broker,
     /// The service that keeps its own log.
     Embedded,
+    /// That service and its disk: what was not synced is gone.
+    Power,
 }
 
 /// Bound: rounds on one stage, so that its log stays small and first starts are crashed too.
@@ -60,6 +63,8 @@ struct Stage {
     folder: PathBuf,
     services: Vec<Program>,
     nats: Option<NatsServer>,
+    /// Unmounted after the services that use it have ended.
+    disk: Option<Disk>,
     ledger: Arc<Ledger>,
     dice: fastrand::Rng,
     /// With which point each service was started.
@@ -72,7 +77,12 @@ pub async fn run(victim: Victim, rounds: u64, seed: u64) -> Report {
         Victim::Service => "service",
         Victim::Broker => "broker",
         Victim::Embedded => "embedded",
+        Victim::Power => "power",
     });
+    if victim == Victim::Power && !cuts_are_possible() {
+        println!("power skipped: no loop device can be mounted here");
+        return report;
+    }
     let mut stage = 0;
     let mut left = rounds;
     while left > 0 {
@@ -105,7 +115,7 @@ async fn on_stage(
     report: &mut Report,
 ) -> Result<(), String> {
     let nats = match victim {
-        Victim::Embedded => None,
+        Victim::Embedded | Victim::Power => None,
         Victim::Service | Victim::Broker => {
             let options = ServerOptions {
                 sync_always: true,
@@ -117,12 +127,17 @@ async fn on_stage(
     };
     let log = nats.as_ref().map_or("embedded".to_owned(), NatsServer::url);
     let names: &[&str] = match victim {
-        Victim::Embedded => &["service0"],
+        Victim::Embedded | Victim::Power => &["service0"],
         Victim::Service | Victim::Broker => &["service0", "service1"],
     };
+    let disk = match victim {
+        Victim::Power => Some(Disk::make(folder, "disk").ok_or("no disk can be made")?),
+        Victim::Service | Victim::Broker | Victim::Embedded => None,
+    };
+    let home = disk.as_ref().map_or(folder, Disk::at);
     let services: Vec<Program> = names
         .iter()
-        .map(|name| Program::service(name, folder, &log))
+        .map(|name| Program::service(name, home, &log))
         .collect();
     let urls: Vec<String> = services.iter().map(Program::url).collect();
     let ledger = Arc::new(Ledger::default());
@@ -133,6 +148,7 @@ async fn on_stage(
         armed: vec![None; services.len()],
         services,
         nats,
+        disk,
         ledger: Arc::clone(&ledger),
         dice,
     };
@@ -165,7 +181,7 @@ impl Stage {
     async fn first_start(&mut self, report: &mut Report) -> Result<(), String> {
         let points = match self.victim {
             Victim::Service => FIRST_POINTS,
-            Victim::Embedded => EMBEDDED_FIRST_POINTS,
+            Victim::Embedded | Victim::Power => EMBEDDED_FIRST_POINTS,
             Victim::Broker => &[],
         };
         for n in 0..self.services.len() {
@@ -215,6 +231,10 @@ impl Stage {
             self.services[*n].kill();
             report.killed(point.as_deref());
         }
+        if let Some(disk) = &self.disk {
+            disk.freeze()?;
+            disk.thaw()?;
+        }
         writers.course(Course::Settle);
         let page = self.ledger.page();
         let mut copies = Vec::new();
@@ -252,7 +272,7 @@ impl Stage {
     /// Which services are killed in this round.
     fn choose(&mut self) -> Vec<usize> {
         match self.victim {
-            Victim::Embedded => vec![0],
+            Victim::Embedded | Victim::Power => vec![0],
             Victim::Broker => Vec::new(),
             Victim::Service => match self.dice.u32(..5) {
                 0 => vec![0, 1],
@@ -284,7 +304,7 @@ impl Stage {
         }
         let points = match self.victim {
             Victim::Service => POINTS,
-            Victim::Embedded => EMBEDDED_POINTS,
+            Victim::Embedded | Victim::Power => EMBEDDED_POINTS,
             Victim::Broker => &[],
         };
         let point = if points.is_empty() || self.dice.bool() {
@@ -347,6 +367,11 @@ impl Stage {
         }
         Ok(())
     }
+}
+
+fn cuts_are_possible() -> bool {
+    let folder = TemporaryFolder::new();
+    folder.is_ok_and(|folder| Disk::make(folder.path(), "try").is_some())
 }
 
 fn compare(folder: &Path, history: &History, report: &mut Report) {

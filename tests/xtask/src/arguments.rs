@@ -67,7 +67,7 @@ pub enum Task {
         /// Repeats what was drawn; every run prints its own.
         #[arg(long)]
         seed: Option<u64>,
-        /// Only these: service, embedded, broker, agent, files or disk-full.
+        /// Only these: service, embedded, broker, power, agent, files or disk-full.
         #[arg(long)]
         only: Vec<String>,
     },
