@@ -7,10 +7,11 @@ use schemas::status::{ApplyState, LogState};
 use schemas::{LogId, PolicyKey, PolicyKind, Position};
 use service::projection::fold::digest;
 
+use crate::event::Event;
 use crate::nemesis::Act;
 use crate::net::Node;
 use crate::plan::{Destruction, Faults, SECOND};
-use crate::world::{Event, World};
+use crate::world::World;
 
 /// Readers notice a log that is not theirs within this time of calm.
 const NOTICED_AFTER: u64 = 45 * SECOND;
@@ -373,7 +374,13 @@ impl World {
                     };
                     let since = |old| self.oracle.since(position, old);
                     if !since(false).any(right) && !since(true).any(right) {
-                        wrong.push(format!("router {id} of agent {a} lacks the change"));
+                        let known = said.routers.iter().find(|known| known.router_id == *id);
+                        wrong.push(format!(
+                            "router {id} of agent {a} lacks the change: heard {} ms ago {:?}, has {:?}",
+                            now.since_ms(heard.heard_at),
+                            known.map(|known| (known.state, known.position)),
+                            router.parameters(),
+                        ));
                     }
                 }
             }
