@@ -78,10 +78,10 @@ fn fold(projected: &mut Projected, decision: &Decision, position: u64) -> Stored
 
 #[expect(clippy::wildcard_enum_match_arm, reason = "a test of one outcome")]
 fn outcome(output: Output) -> Outcome {
-    let Output::Done(outcome) = output else {
-        panic!("{output:?}");
-    };
-    *outcome
+    match output {
+        Output::Done(outcome) => *outcome,
+        other => panic!("{other:?}"),
+    }
 }
 
 #[test]
