@@ -2,10 +2,12 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 
 use event_log::bootstrap::{BootstrapMachine, Input as BootInput};
 use event_log::{Entry, Failure, Identity};
 use router_agent::local_copy::Kept;
+use router_agent::reconcile::standing::Moment;
 use router_agent::replica::machine::{Advance, Input, Output, ReplicaMachine};
 use router_agent::replica::{Followed, IDLE, LOOK};
 use schemas::status::{AgentStatus, LogState};
@@ -421,17 +423,30 @@ impl World {
         }
         agent.report += 1;
         agent.reported_at = now;
+        let reported_at = wall.max(agent.started_at);
+        let moment = Moment {
+            wall,
+            elapsed: Duration::from_micros(now.saturating_sub(agent.process.started)),
+        };
+        let ageless = self.mutation == Some(Mutation::ListingsAgeless);
+        let listed = |at: &Loop| {
+            let mut status = at.machine.standing().as_of(reported_at, moment);
+            if ageless {
+                status.listed_at = Some(reported_at);
+            }
+            status
+        };
         let status = AgentStatus {
             agent: agent.id.clone(),
             group: agent.group.clone(),
             version: "sim".to_owned(),
             started_at: agent.started_at,
-            reported_at: wall.max(agent.started_at),
+            reported_at,
             report: agent.report,
             interval_ms: 5_000,
             leaving: false,
             log: agent.followed.log.clone(),
-            frontends: agent.loops.iter().map(|at| at.status.clone()).collect(),
+            frontends: agent.loops.iter().map(listed).collect(),
         };
         self.call(
             Node::Agent(i),

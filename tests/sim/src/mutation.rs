@@ -30,11 +30,13 @@ pub enum Mutation {
     TornCopyUnnoticed,
     /// Silent agents are forgotten at once.
     SilenceIsAbsence,
+    /// A report says of every listing that it is of now.
+    ListingsAgeless,
 }
 
 impl Mutation {
     /// All of them.
-    pub const ALL: [Mutation; 12] = [
+    pub const ALL: [Mutation; 13] = [
         Mutation::ConflictIsRefusal,
         Mutation::TimeoutIsRefusal,
         Mutation::PublishBeforeKeep,
@@ -47,5 +49,6 @@ impl Mutation {
         Mutation::VerdictUnread,
         Mutation::TornCopyUnnoticed,
         Mutation::SilenceIsAbsence,
+        Mutation::ListingsAgeless,
     ];
 }
