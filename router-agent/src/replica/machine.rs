@@ -226,6 +226,7 @@ impl ReplicaMachine {
         out.push(Output::Follow(Seen {
             log_id: cursor.log_id,
             position: cursor.position,
+            record: (cursor.hash != Hash::ZERO).then_some(cursor.hash),
         }));
     }
 

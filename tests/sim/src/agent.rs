@@ -269,6 +269,7 @@ impl World {
                 let seen = Seen {
                     log_id: seen.log_id,
                     position: seen.position,
+                    record: seen.record,
                 };
                 self.follow(node, seen);
             }

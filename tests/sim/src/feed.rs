@@ -76,7 +76,7 @@ impl World {
         }
         let id = self.next_id();
         *self.feed(node) = Some(Feed {
-            machine: FollowMachine::new(seen.position, AWAY_MAX),
+            machine: FollowMachine::new(seen.position, seen.record, AWAY_MAX),
             consumer: 0,
             begun: self.now,
             log_id: facts.log_id,

@@ -5,7 +5,7 @@ use event_log::follow::Facts;
 use event_log::follow::machine::Marked;
 use event_log::{Entry, Identity, Tails};
 use schemas::status::AgentStatus;
-use schemas::{CommandId, LogId, Position, Subject};
+use schemas::{CommandId, Hash, LogId, Position, Subject};
 
 use crate::broker::Stored;
 use crate::event::Event;
@@ -95,6 +95,8 @@ pub struct Seen {
     pub log_id: LogId,
     /// Its last record taken in.
     pub position: Position,
+    /// Its hash, where that is known.
+    pub record: Option<Hash>,
 }
 
 /// What every process has.

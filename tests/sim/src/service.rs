@@ -371,6 +371,7 @@ impl World {
                     Seen {
                         log_id: seen.log_id,
                         position: seen.position,
+                        record: seen.record,
                     },
                 );
             }
