@@ -153,6 +153,7 @@ impl BootstrapMachine {
             Some(head) if head.position > Position::START => Output::Open(Seen {
                 log_id: head.log_id,
                 position: Position::START,
+                record: None,
             }),
             Some(_) | None => self.done(State::default(), true),
         }
@@ -213,6 +214,7 @@ pub async fn replay(log: &dyn LogReader, log_id: LogId, up_to: Position) -> Resu
         .follow(Seen {
             log_id,
             position: Position::START,
+            record: None,
         })
         .await?;
     while state.position < up_to {

@@ -177,5 +177,6 @@ async fn seen(log: &Arc<dyn EventLog>, position: u64) -> Result<Seen, String> {
     Ok(Seen {
         log_id: head(log).await?.log_id,
         position: schemas::Position(position),
+        record: None,
     })
 }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use schemas::{LogId, Position, Subject};
+use schemas::{Hash, LogId, Position, Subject};
 
 /// One record as it stands in a log.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -98,6 +98,8 @@ pub struct Seen {
     pub log_id: LogId,
     /// The last record that was taken in; [`Position::START`] for none.
     pub position: Position,
+    /// Its hash, where the reader knows it: a log that has, or gets, another record there is refused.
+    pub record: Option<Hash>,
 }
 
 /// The last record of every subject.

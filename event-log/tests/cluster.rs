@@ -86,6 +86,7 @@ async fn regression_a_killed_leader_loses_nothing_and_stores_nothing_twice() {
     let seen = Seen {
         log_id,
         position: Position::START,
+        record: None,
     };
     let mut records = reader.follow(seen).await.unwrap();
     let servers: Vec<&str> = urls.split(',').collect();

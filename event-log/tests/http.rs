@@ -123,6 +123,7 @@ impl StandIn {
                 let seen = Seen {
                     log_id,
                     position: number("after"),
+                    record: None,
                 };
                 match self.log.follow(seen).await {
                     Ok(records) => return self.stream(stream, records).await,
@@ -236,6 +237,7 @@ fn seen(position: u64) -> Seen {
     Seen {
         log_id: LOG,
         position: Position(position),
+        record: None,
     }
 }
 

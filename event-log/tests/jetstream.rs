@@ -68,8 +68,12 @@ async fn put(log: &dyn EventLog, name: &str, expected: Position, number: u64) ->
 
 async fn follow_all(log: &dyn LogReader) -> Box<dyn Subscription> {
     let log_id = log.head().await.unwrap().log_id;
-    let position = Position::START;
-    log.follow(Seen { log_id, position }).await.unwrap()
+    let seen = Seen {
+        log_id,
+        position: Position::START,
+        record: None,
+    };
+    log.follow(seen).await.unwrap()
 }
 
 async fn next(records: &mut Box<dyn Subscription>) -> Result<Position, Failure> {

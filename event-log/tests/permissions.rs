@@ -119,6 +119,7 @@ async fn every_part_works_under_its_own_key_on_every_version() {
         let seen = Seen {
             log_id: head.log_id,
             position: Position::START,
+            record: None,
         };
         let mut records = reader.follow(seen).await.unwrap();
         let record = tokio::time::timeout(PATIENCE, records.next()).await;

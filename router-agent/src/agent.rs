@@ -21,6 +21,7 @@ use crate::dynamo_http::{BadAddress, DynamoHttp, Timeouts};
 use crate::health;
 use crate::local_copy::LocalCopy;
 use crate::reconcile::shell::{Rivals, Shell};
+use crate::reconcile::standing::Standing;
 use crate::reconcile::{Mode, Settings};
 use crate::remembered::Remembered;
 use crate::replica::{Followed, Replica};
@@ -243,6 +244,7 @@ pub async fn start(config: Config, wiring: ReaderWiring) -> Result<Running, Agen
         interval: config.report_interval,
         followed: follows,
         frontends,
+        started,
         changed,
         board: wiring.board.clone(),
         leaving: leaving.clone(),
@@ -371,8 +373,8 @@ pub fn adopt(state_dir: &Path) -> Result<Option<PathBuf>, AgentError> {
     )?)
 }
 
-fn unmet(frontend: FrontendId) -> FrontendStatus {
-    FrontendStatus {
+fn unmet(frontend: FrontendId) -> Standing {
+    let status = FrontendStatus {
         frontend,
         capability: Capability::Unknown,
         reachable: false,
@@ -381,5 +383,9 @@ fn unmet(frontend: FrontendId) -> FrontendStatus {
         rival: None,
         routers: Vec::new(),
         thresholds: Vec::new(),
+    };
+    Standing {
+        status,
+        listed: None,
     }
 }

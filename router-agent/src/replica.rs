@@ -5,6 +5,7 @@
 //! publishes the end state once, not every step; what is enforced never goes back within one process.
 
 pub mod machine;
+pub mod message;
 
 use std::pin::Pin;
 use std::sync::Arc;

@@ -16,6 +16,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::reconcile::shell::Rivals;
+use crate::reconcile::standing::{Moment, Standing};
 use crate::replica::Followed;
 
 /// Changes are collected for this long before they are reported.
@@ -47,7 +48,9 @@ pub struct Reporter {
     /// How the log is followed.
     pub followed: watch::Receiver<Followed>,
     /// Where each frontend stands.
-    pub frontends: Vec<watch::Receiver<FrontendStatus>>,
+    pub frontends: Vec<watch::Receiver<Standing>>,
+    /// When the agent started, by the clock of [`Standing::listed`].
+    pub started: Instant,
     /// Told when a frontend's status has changed.
     pub changed: Arc<Notify>,
     /// Where to.
@@ -60,19 +63,24 @@ impl Reporter {
     /// What would be reported now.
     #[must_use]
     pub fn build(&self, report: u64, now: Timestamp) -> AgentStatus {
+        // Never before the start, also when the clock went back meanwhile.
+        let reported_at = now.max(self.started_at);
+        let moment = Moment {
+            wall: now,
+            elapsed: self.started.elapsed(),
+        };
         let mut status = AgentStatus {
             agent: self.agent.clone(),
             group: self.group.clone(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             started_at: self.started_at,
-            // Never before the start, also when the clock went back meanwhile.
-            reported_at: now.max(self.started_at),
+            reported_at,
             report,
             interval_ms: u64::try_from(self.interval.as_millis()).unwrap_or(u64::MAX),
             leaving: false,
             log: self.followed.borrow().log.clone(),
             frontends: (self.frontends.iter())
-                .map(|frontend| frontend.borrow().clone())
+                .map(|frontend| frontend.borrow().as_of(reported_at, moment))
                 .collect(),
         };
         size::fit(&mut status);

@@ -1,7 +1,8 @@
 //! `convergence`: the fleet's truth about one position, from the agents' latest reports.
 //!
-//! Invariant: "converged" is only said when every router that a policy addresses was listed with what is wanted, by an
-//! agent that is fresh and had folded the position in. Silence, staleness and "no router at all" are never convergence.
+//! Invariant: "converged" is only said when every router that a policy addresses was listed with what is wanted, lately, by
+//! an agent that is fresh and had folded the position in. Silence, staleness, an old listing and "no router at all" are
+//! never convergence.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -23,10 +24,57 @@ pub struct Heard {
     pub contested: bool,
 }
 
+impl Heard {
+    /// Why too little is known of a frontend to take anything there for applied; none when enough is.
+    ///
+    /// SUBTLE: what a listing showed is as old as the report here and the listing in the report together. An agent that
+    /// stood still reports at once what it knew before (`what_was_listed_too_long_ago_is_not_converged`). The age in the
+    /// report is a difference of the agent's own times, so clocks need not agree.
+    #[must_use]
+    pub fn unknown(
+        &self,
+        frontend: &FrontendStatus,
+        now: Timestamp,
+        patience: Patience,
+    ) -> Option<String> {
+        if !frontend.reachable {
+            let error = frontend.error.clone();
+            return Some(error.unwrap_or_else(|| "unreachable".to_owned()));
+        }
+        let Some(listed_at) = frontend.listed_at else {
+            return Some("not listed yet".to_owned());
+        };
+        let age_ms = (now.since_ms(self.heard_at))
+            .saturating_add(self.status.reported_at.since_ms(listed_at));
+        (age_ms > patience.stale_after_ms).then(|| format!("last listed {age_ms} ms ago"))
+    }
+
+    /// As it counts now: a frontend whose listing is too old is not known to be reachable, and says why. (Of a stale agent
+    /// nothing counts; its frontends stay as it reported them.)
+    #[must_use]
+    pub fn as_of(mut self, now: Timestamp, patience: Patience) -> Heard {
+        if now.since_ms(self.heard_at) > patience.stale_after_ms {
+            return self;
+        }
+        let known = self.status.frontends.iter();
+        let whys: Vec<Option<String>> = known
+            .map(|frontend| self.unknown(frontend, now, patience))
+            .collect();
+        for (frontend, why) in self.status.frontends.iter_mut().zip(whys) {
+            if why.is_some() {
+                frontend.reachable = false;
+                frontend.error = why;
+            }
+        }
+        self
+    }
+}
+
 /// When silence counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Patience {
-    /// An agent that is silent for longer is stale, in milliseconds.
+    /// An agent that is silent for longer is stale, and a frontend that was listed longer ago is not known well enough, in
+    /// milliseconds.
     pub stale_after_ms: u64,
     /// An agent that is silent for longer has left the fleet, in milliseconds.
     pub gone_after_ms: u64,
@@ -168,17 +216,13 @@ pub fn convergence(
             );
             continue;
         }
+        let mut known = Vec::new();
         for frontend in &status.frontends {
-            if !frontend.reachable {
-                miss(
-                    Some(&frontend.frontend),
-                    frontend
-                        .error
-                        .clone()
-                        .unwrap_or_else(|| "unreachable".to_owned()),
-                );
+            if let Some(why) = heard.unknown(frontend, now, patience) {
+                miss(Some(&frontend.frontend), why);
                 continue;
             }
+            known.push(frontend);
             match frontend.capability {
                 Capability::Unknown => {
                     miss(Some(&frontend.frontend), "not listed yet".to_owned());
@@ -188,7 +232,7 @@ pub fn convergence(
                 Capability::RouterPolicy | Capability::BusyThresholdOnly => {}
             }
         }
-        sort_places(status, policies, position, &mut out);
+        sort_places(status, &known, policies, position, &mut out);
     }
     out.outcome = if !out.pending.is_empty() || !out.missing.is_empty() {
         Outcome::Pending
@@ -202,19 +246,16 @@ pub fn convergence(
     out
 }
 
-/// Sorts every place of one agent that the policies address.
+/// Sorts every place of one agent that the policies address; of its frontends those that are known well enough.
 fn sort_places(
     status: &AgentStatus,
+    known: &[&FrontendStatus],
     policies: &[PolicyKey],
     position: Position,
     out: &mut Convergence,
 ) {
     let group = status.group.as_ref();
-    for frontend in status
-        .frontends
-        .iter()
-        .filter(|frontend| frontend.reachable)
-    {
+    for frontend in known {
         let routers = frontend.routers.iter().filter(|router| {
             policies.iter().any(|policy| {
                 policy.kind == PolicyKind::WorkerSelection

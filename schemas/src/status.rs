@@ -78,12 +78,13 @@ pub struct FrontendStatus {
     pub frontend: FrontendId,
     /// What it can do.
     pub capability: Capability,
-    /// False when the last listing failed; the routers below are then the last known ones.
+    /// False when the last listing failed or, as a service shows it, is too old; the routers below are then the last known ones.
     pub reachable: bool,
-    /// Why the last listing failed, or what else is wrong with the frontend as a whole.
+    /// Why the last listing failed, how old it is when it is too old, or what else is wrong with the frontend as a whole.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// When it was last listed successfully, by the agent's clock.
+    /// When the last successful listing was asked for, by the agent's clock. What a service believes of the frontend is as
+    /// old as its report (`silent_ms`) and the time from here to `reported_at` together.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub listed_at: Option<Timestamp>,
     /// Another agent that seems to work on this frontend too.

@@ -202,7 +202,7 @@ fn agent(id: &str, at: u64, routers: Vec<RouterStatus>) -> Heard {
                 capability: Capability::RouterPolicy,
                 reachable: true,
                 error: None,
-                listed_at: None,
+                listed_at: Some(Timestamp::default()),
                 rival: None,
                 routers,
                 thresholds: vec![],
@@ -227,17 +227,18 @@ fn at(state: ApplyState, position: u64) -> RouterStatus {
     }
 }
 
+const PATIENCE: Patience = Patience {
+    stale_after_ms: 15_000,
+    gone_after_ms: 60_000,
+};
+
 fn outcome(heard: &[Heard], policy: &PolicyKey, now_ms: u64) -> Outcome {
-    let patience = Patience {
-        stale_after_ms: 15_000,
-        gone_after_ms: 60_000,
-    };
     convergence(
         heard,
         std::slice::from_ref(policy),
         Position(7),
         Timestamp::from_unix_ms(now_ms),
-        patience,
+        PATIENCE,
     )
     .outcome
 }
@@ -313,6 +314,58 @@ fn silence_is_never_convergence_and_ends_by_leaving_the_fleet() {
         Outcome::Converged,
         "a clock that went back makes nobody stale"
     );
+}
+
+/// An agent stood still for 12 s, and then reported what it had listed before: the frontend may be another by now.
+#[test]
+fn what_was_listed_too_long_ago_is_not_converged() {
+    let policy = PolicyKey {
+        kind: PolicyKind::WorkerSelection,
+        scope: Scope::default(),
+    };
+    // (the agent's clock at the report, at the listing, age of the report) -> outcome; the service's clock is another one.
+    let cases = [
+        ((912_000, Some(900_000), 3_000), Outcome::Converged),
+        ((912_000, Some(900_000), 3_001), Outcome::Pending),
+        ((915_000, Some(900_000), 0), Outcome::Converged),
+        ((915_001, Some(900_000), 0), Outcome::Pending),
+        ((900_000, Some(900_000), 15_000), Outcome::Converged),
+        ((900_000, Some(u64::MAX), 0), Outcome::Converged),
+        ((900_000, Some(0), 0), Outcome::Pending),
+        ((900_000, None, 0), Outcome::Pending),
+    ];
+    for (case, wanted) in cases {
+        let (reported_at, listed_at, silent_ms) = case;
+        let mut heard = agent("a", 7, vec![at(ApplyState::Applied, 7)]);
+        heard.status.reported_at = Timestamp::from_unix_ms(reported_at);
+        heard.status.frontends[0].listed_at = listed_at.map(Timestamp::from_unix_ms);
+        let now = 100_000 + silent_ms;
+        let as_of = Timestamp::from_unix_ms(now);
+        let shown = heard
+            .clone()
+            .as_of(as_of, PATIENCE)
+            .status
+            .frontends
+            .remove(0);
+        assert_eq!(outcome(&[heard], &policy, now), wanted, "{case:?}");
+        assert_eq!(shown.reachable, wanted == Outcome::Converged, "{case:?}");
+        assert_eq!(shown.error.is_some(), !shown.reachable, "{case:?}");
+    }
+    let mut heard = agent("a", 7, vec![at(ApplyState::Applied, 7)]);
+    heard.status.reported_at = Timestamp::from_unix_ms(15_001);
+    let found = convergence(
+        &[heard],
+        &[policy],
+        Position(7),
+        Timestamp::from_unix_ms(100_000),
+        PATIENCE,
+    );
+    assert_eq!(found.missing[0].why, "last listed 15001 ms ago");
+    assert_eq!(
+        found.missing[0].frontend,
+        Some(FrontendId(name("http://f")))
+    );
+    assert!(found.applied.is_empty());
 }
 
 #[test]

@@ -125,6 +125,7 @@ pub(super) async fn another_identity_is_refused(factory: &dyn Factory) -> Outcom
         let other = Seen {
             log_id: known,
             position: Position(position),
+            record: None,
         };
         match log.follow(other).await {
             Err(Failure::Foreign(how)) => {

@@ -118,9 +118,13 @@ pub struct FollowMachine {
 }
 
 impl FollowMachine {
-    /// Everything up to `cursor` is known; a log that stays out of reach for `away_max` ends it.
+    /// Everything up to `cursor` is known, and the hash of the record there if the reader kept it; a log that stays out of
+    /// reach for `away_max` ends it.
+    ///
+    /// SUBTLE: whoever looked at that record before cannot do without: the log may be another one when the first consumer is
+    /// made (`regression_a_log_put_back_before_the_first_consumer_is_refused`).
     #[must_use]
-    pub fn new(cursor: Position, away_max: Duration) -> FollowMachine {
+    pub fn new(cursor: Position, mark: Option<Hash>, away_max: Duration) -> FollowMachine {
         FollowMachine {
             cursor,
             away_max,
@@ -128,7 +132,7 @@ impl FollowMachine {
             looked: None,
             hollow: Position::START,
             created: None,
-            mark: None,
+            mark,
             away_since: None,
             failures: 0,
             reopened: 0,

@@ -121,7 +121,7 @@ pub(crate) async fn follow(
     let mut link = source.link();
     link.borrow_and_update();
     let mut following = Following {
-        machine: FollowMachine::new(seen.position, away_max),
+        machine: FollowMachine::new(seen.position, seen.record, away_max),
         feed: None,
         work: None,
         log_id: facts.log_id,

@@ -11,6 +11,7 @@ pub mod message;
 pub mod model;
 pub mod router;
 pub mod shell;
+pub mod standing;
 #[cfg(test)]
 pub(crate) mod tests;
 
@@ -20,7 +21,7 @@ use std::time::Duration;
 
 use schemas::state::State;
 use schemas::status::{ApplyState, Capability, FrontendStatus};
-use schemas::{AgentId, Name, Position, RouterId, Timestamp};
+use schemas::{AgentId, Name, Position, RouterId};
 
 use crate::memory::{FrontendMemory, ThresholdMemory};
 use crate::target::{Listing, TargetError, Thresholds};
@@ -28,6 +29,7 @@ use course::{Course, Now};
 pub use message::{Input, Mode, Output, Settings};
 use model::Model;
 use router::Router;
+use standing::{Moment, Standing};
 
 /// Bound: routers that are remembered after they left the listing (a stalled one is left out for a while).
 const REMEMBERED_MAX: usize = 256;
@@ -51,7 +53,10 @@ pub struct FrontendLoop {
     capability: Capability,
     reachable: bool,
     error: Option<String>,
-    listed_at: Option<Timestamp>,
+    /// When the listing that is on its way was asked for.
+    asked: Moment,
+    /// When the last successful one was.
+    listed: Option<Moment>,
     routers: BTreeMap<RouterId, Router>,
     models: BTreeMap<Name, Model>,
     memory: FrontendMemory,
@@ -74,7 +79,8 @@ impl FrontendLoop {
             capability: Capability::Unknown,
             reachable: false,
             error: Some("not listed yet".to_owned()),
-            listed_at: None,
+            asked: Moment::default(),
+            listed: None,
             routers: BTreeMap::new(),
             models: BTreeMap::new(),
             memory,
@@ -196,7 +202,9 @@ impl FrontendLoop {
                 self.failures = 0;
                 self.reachable = true;
                 self.capability = listing.capability;
-                self.listed_at = Some(now.wall);
+                // SUBTLE: not when the answer came. It may have waited for this process, which stood still
+                // (`what_a_listing_shows_is_as_old_as_the_question`).
+                self.listed = Some(self.asked);
                 self.error = shortcomings(&listing);
                 self.list_at = now.elapsed + self.settings.poll_interval;
                 self.take_in(now, number, &listing, out);
@@ -321,6 +329,7 @@ impl FrontendLoop {
         }
         if !self.listing && now.elapsed >= self.list_at {
             self.listing = true;
+            self.asked = Moment::of(now);
             out.push(Output::List {
                 number: self.next_number,
             });
@@ -328,7 +337,16 @@ impl FrontendLoop {
         }
     }
 
-    /// As reported.
+    /// As reported, and when it was found out.
+    #[must_use]
+    pub fn standing(&self) -> Standing {
+        Standing {
+            status: self.status(),
+            listed: self.listed,
+        }
+    }
+
+    /// As reported at the time of the listing.
     #[must_use]
     pub fn status(&self) -> FrontendStatus {
         let drifting = || {
@@ -344,7 +362,7 @@ impl FrontendLoop {
             capability: self.capability,
             reachable: self.reachable,
             error: self.error.clone(),
-            listed_at: self.listed_at,
+            listed_at: self.listed.map(|moment| moment.wall),
             rival: (self.rival.as_ref().map(|rival| self.rival_in_words(rival))).or_else(drifting),
             routers: (self.routers.iter())
                 .map(|(id, router)| router.status(*id))

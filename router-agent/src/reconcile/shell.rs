@@ -15,6 +15,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::course::Now;
+use super::standing::Standing;
 use super::{FrontendLoop, Input, Output, Settings};
 use crate::remembered::Remembered;
 use crate::replica::Followed;
@@ -39,7 +40,7 @@ pub struct Shell {
     /// Who else is here.
     pub rivals: watch::Receiver<Rivals>,
     /// Where the frontend stands, for reports.
-    pub status: watch::Sender<FrontendStatus>,
+    pub status: watch::Sender<Standing>,
     /// Told when something worth a report has changed.
     pub changed: Arc<Notify>,
     /// When the agent started.
@@ -142,17 +143,18 @@ impl Shell {
     }
 
     fn publish(&self, frontend: &FrontendLoop) {
-        let status = frontend.status();
+        let standing = frontend.standing();
         let mut worth_a_report = false;
         self.status.send_if_modified(|last| {
             worth_a_report = {
                 // A listing that found nothing new is no news.
-                last.listed_at = status.listed_at;
-                *last != status
+                last.listed = standing.listed;
+                last.status.listed_at = standing.status.listed_at;
+                *last != standing
             };
             if worth_a_report {
-                tell(last, &status);
-                *last = status;
+                tell(&last.status, &standing.status);
+                *last = standing;
             }
             true
         });

@@ -11,79 +11,16 @@ use event_log::{Entry, Failure, Foreign, Head, Seen};
 use schemas::event::{Event, record_hash};
 use schemas::state::{Reading, State};
 use schemas::status::{LogFollowing, LogState};
-use schemas::{Hash, PolicyKey, Position, Subject};
+use schemas::{Hash, PolicyKey, Position};
 
 use super::Followed;
+pub use super::message::{Advance, Input, Output};
 use crate::local_copy::{Cursor, Kept};
 
 /// Bound: records written without being made to survive a power cut.
 const UNSYNCED_MAX: u32 = 1_000;
 /// Further behind than this many places (with or without records), starting from the tails is cheaper than catching up.
 const FAR_BEHIND: u64 = 10_000;
-
-/// What happened.
-#[derive(Debug)]
-pub enum Input {
-    /// Meet the log (again).
-    Start,
-    /// The log was asked for its head.
-    Head(Result<Head, Failure>),
-    /// A record was looked up.
-    Found(Result<Option<Entry>, Failure>),
-    /// The state was read from the log.
-    Bootstrapped(Result<Box<Bootstrapped>, Failure>),
-    /// The log is followed, or cannot be.
-    Followed(Result<(), Failure>),
-    /// A record came, with what it was understood as.
-    Record(Entry, Box<Reading>),
-    /// No records come any more.
-    Ended(Failure),
-    /// The log was asked for its head while it is followed.
-    Looked(Result<Head, Failure>),
-    /// Nothing came for a while.
-    Idle,
-}
-
-/// What to do, in this order.
-#[derive(Debug)]
-pub enum Output {
-    /// Ask for the head.
-    AskHead,
-    /// Look up the record at this position.
-    Find(Position),
-    /// Read the state from the log.
-    Bootstrap,
-    /// Follow the log.
-    Follow(Seen),
-    /// Drop what is followed and start again after a wait that grows with the attempts.
-    Wait {
-        /// How many attempts failed before.
-        attempt: u32,
-        /// True for a log that is refused: only a human changes that.
-        foreign: bool,
-    },
-    /// Keep this whole state, and make it survive a power cut.
-    Replace(Box<(State, Cursor)>),
-    /// Keep what one record changed, so that it survives the end of the process.
-    Advance(Box<Advance>),
-    /// Make everything kept survive a power cut.
-    Sync,
-    /// Tell the frontends' loops and the report.
-    Publish(Box<Followed>),
-}
-
-/// What one record changed.
-#[derive(Debug)]
-pub struct Advance {
-    /// The part of the state that a write needs, so that a record costs what it changes and not the whole state.
-    pub part: State,
-    /// How far the state is.
-    pub cursor: Cursor,
-    /// Where the record stands.
-    pub subject: Subject,
-    /// Policies whose documents it may have changed.
-    pub changed: Vec<PolicyKey>,
-}
 
 /// What an answer is waited for.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -289,6 +226,7 @@ impl ReplicaMachine {
         out.push(Output::Follow(Seen {
             log_id: cursor.log_id,
             position: cursor.position,
+            record: (cursor.hash != Hash::ZERO).then_some(cursor.hash),
         }));
     }
 

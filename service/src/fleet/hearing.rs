@@ -59,15 +59,18 @@ impl Roster {
             .sum()
     }
 
-    /// Agents that have not left the fleet.
+    /// Agents that have not left the fleet, as they count now (see [`Heard::as_of`]).
     #[must_use]
     pub fn agents(&self, now: Timestamp) -> Vec<Heard> {
         self.agents
             .values()
             .filter(|known| now.since_ms(known.heard.heard_at) <= self.patience.gone_after_ms)
-            .map(|known| Heard {
-                contested: known.contested(now, self.patience),
-                ..known.heard.clone()
+            .map(|known| {
+                let heard = Heard {
+                    contested: known.contested(now, self.patience),
+                    ..known.heard.clone()
+                };
+                heard.as_of(now, self.patience)
             })
             .collect()
     }

@@ -253,7 +253,7 @@ pub fn agent(id: &str, report: u64, position: Position, state: ApplyState) -> Ag
             capability: Capability::RouterPolicy,
             reachable: true,
             error: None,
-            listed_at: None,
+            listed_at: Some(Timestamp::from_unix_ms(2_000)),
             rival: None,
             routers: vec![RouterStatus {
                 router_id: RouterId(Uuid::new_v5(&Uuid::NAMESPACE_DNS, id.as_bytes())),

@@ -2,25 +2,25 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 
-use event_log::bootstrap::{
-    BootstrapMachine, Bootstrapped, Input as BootInput, Output as BootOutput,
-};
+use event_log::bootstrap::{BootstrapMachine, Input as BootInput};
 use event_log::{Entry, Failure, Identity};
 use router_agent::local_copy::Kept;
+use router_agent::reconcile::standing::Moment;
 use router_agent::replica::machine::{Advance, Input, Output, ReplicaMachine};
 use router_agent::replica::{Followed, IDLE, LOOK};
-use schemas::state::Tail;
 use schemas::status::{AgentStatus, LogState};
 use schemas::{AgentId, Name, Position, Subject, Timestamp};
 
-use crate::broker::Store;
+use crate::event::Timer;
 use crate::feed::Feed;
-use crate::frontends::{Loop, MemoryDisk};
+use crate::frontends::Loop;
 use crate::mutation::Mutation;
 use crate::net::{Answer, CALL_TIMEOUT, Call, Node, Process, Seen, Tag};
 use crate::plan::{MS, SECOND};
-use crate::world::{Timer, World, micros};
+use crate::remembered::MemoryDisk;
+use crate::world::{World, micros};
 
 /// What a folder of an agent holds.
 #[derive(Debug, Default)]
@@ -50,10 +50,10 @@ pub struct Agent {
     pub machine: ReplicaMachine,
     /// The subscription.
     pub feed: Option<Feed>,
-    boot: Option<BootstrapMachine>,
-    replay: VecDeque<Entry>,
+    pub(crate) boot: Option<BootstrapMachine>,
+    pub(crate) replay: VecDeque<Entry>,
     outbox: VecDeque<Output>,
-    inbox: VecDeque<Input>,
+    pub(crate) inbox: VecDeque<Input>,
     arrived: VecDeque<Entry>,
     ended: Option<Failure>,
     following: bool,
@@ -211,91 +211,6 @@ impl World {
         self.pump_agent(i);
     }
 
-    fn boot_answered(&mut self, i: usize, result: Result<Answer, Failure>) {
-        let skipped = self.mutation == Some(Mutation::TailChecksSkipped);
-        let input = match result {
-            Ok(Answer::Tails(tails)) => BootInput::Tails(Ok(tails)),
-            Ok(Answer::Found(_)) if skipped => return self.boot_skip(i),
-            Ok(Answer::Found(found)) => BootInput::Next(Ok(found)),
-            Ok(Answer::All(entries)) => {
-                self.agents[i].replay = entries.into();
-                BootInput::Opened(Ok(()))
-            }
-            Ok(_) => return,
-            Err(why) => BootInput::Next(Err(why)),
-        };
-        self.boot_step(i, input);
-    }
-
-    /// As if every check held.
-    fn boot_skip(&mut self, i: usize) {
-        let agent = &mut self.agents[i];
-        let tails = self.broker.store.as_ref().map(Store::tails);
-        let made = tails.and_then(|tails| {
-            let read = crate::world::read(agent.process.old);
-            let readings: Vec<Tail> = (tails.entries.into_iter())
-                .map(|entry| Tail {
-                    reading: read(&entry.subject, &entry.bytes),
-                    position: entry.position,
-                    subject: entry.subject,
-                    bytes: entry.bytes.to_vec(),
-                })
-                .collect();
-            let (state, _) = schemas::state::bootstrap(&readings, tails.up_to.position)?;
-            Some(Bootstrapped {
-                log_id: tails.up_to.log_id,
-                state,
-                replayed: false,
-            })
-        });
-        agent.boot = None;
-        let away = || Failure::Determinate("there is no log".to_owned());
-        agent
-            .inbox
-            .push_back(Input::Bootstrapped(made.map(Box::new).ok_or_else(away)));
-        self.pump_agent(i);
-    }
-
-    fn boot_step(&mut self, i: usize, input: BootInput) {
-        let node = Node::Agent(i);
-        let agent = &mut self.agents[i];
-        let Some(boot) = &mut agent.boot else { return };
-        let mut output = boot.step(input);
-        loop {
-            match output {
-                BootOutput::Tails => return self.call(node, Tag::Boot, Call::Tails, CALL_TIMEOUT),
-                BootOutput::Next(subject, after) => {
-                    return self.call(node, Tag::Boot, Call::Next(subject, after), CALL_TIMEOUT);
-                }
-                BootOutput::At(position) => {
-                    return self.call(node, Tag::Boot, Call::At(position), CALL_TIMEOUT);
-                }
-                BootOutput::Open(_) => {
-                    self.marks.hit("bootstrap replays");
-                    return self.call(node, Tag::Boot, Call::All, CALL_TIMEOUT);
-                }
-                BootOutput::Record => {
-                    let agent = &mut self.agents[i];
-                    let next = agent.replay.pop_front();
-                    let away = || Failure::Determinate("the deliveries broke off".to_owned());
-                    let Some(boot) = &mut agent.boot else { return };
-                    output = boot.step(BootInput::Record(next.ok_or_else(away)));
-                }
-                BootOutput::Done(made) => {
-                    if let Ok(made) = &made
-                        && !made.replayed
-                    {
-                        self.marks.hit("bootstrap from tails");
-                    }
-                    let agent = &mut self.agents[i];
-                    agent.boot = None;
-                    agent.inbox.push_back(Input::Bootstrapped(made));
-                    return self.pump_agent(i);
-                }
-            }
-        }
-    }
-
     /// Moves inputs and outputs until something has to be waited for.
     pub fn pump_agent(&mut self, i: usize) {
         loop {
@@ -354,6 +269,7 @@ impl World {
                 let seen = Seen {
                     log_id: seen.log_id,
                     position: seen.position,
+                    record: seen.record,
                 };
                 self.follow(node, seen);
             }
@@ -508,17 +424,30 @@ impl World {
         }
         agent.report += 1;
         agent.reported_at = now;
+        let reported_at = wall.max(agent.started_at);
+        let moment = Moment {
+            wall,
+            elapsed: Duration::from_micros(now.saturating_sub(agent.process.started)),
+        };
+        let ageless = self.mutation == Some(Mutation::ListingsAgeless);
+        let listed = |at: &Loop| {
+            let mut status = at.machine.standing().as_of(reported_at, moment);
+            if ageless {
+                status.listed_at = Some(reported_at);
+            }
+            status
+        };
         let status = AgentStatus {
             agent: agent.id.clone(),
             group: agent.group.clone(),
             version: "sim".to_owned(),
             started_at: agent.started_at,
-            reported_at: wall.max(agent.started_at),
+            reported_at,
             report: agent.report,
             interval_ms: 5_000,
             leaving: false,
             log: agent.followed.log.clone(),
-            frontends: agent.loops.iter().map(|at| at.status.clone()).collect(),
+            frontends: agent.loops.iter().map(listed).collect(),
         };
         self.call(
             Node::Agent(i),

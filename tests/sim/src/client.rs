@@ -11,12 +11,13 @@ use schemas::{
 use service::writer::fingerprint::fingerprint;
 use service::writer::{Outcome, WriteError};
 
+use crate::event::Event;
 use crate::frontends::{PARAMETERS, THRESHOLDS};
 use crate::net::Node;
 use crate::oracle::Claim;
 use crate::plan::{MS, SECOND};
 use crate::rng::Rng;
-use crate::world::{Event, World, name, parameter};
+use crate::world::{World, name, parameter};
 
 /// Something of a client.
 #[derive(Debug, Clone)]

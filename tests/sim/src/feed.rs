@@ -6,10 +6,11 @@ use event_log::follow::machine::{FollowMachine, Input, Opened, Output};
 use event_log::{Failure, Foreign};
 use schemas::{LogId, Position};
 
+use crate::event::Timer;
 use crate::mutation::Mutation;
 use crate::net::{Answer, CALL_TIMEOUT, Call, Item, Node, Seen, Tag};
 use crate::plan::SECOND;
-use crate::world::{Timer, World};
+use crate::world::World;
 
 /// `Options::watchdog_interval` and `Options::away_max` as they are by default.
 const WATCHDOG: u64 = 5 * SECOND;
@@ -75,7 +76,7 @@ impl World {
         }
         let id = self.next_id();
         *self.feed(node) = Some(Feed {
-            machine: FollowMachine::new(seen.position, AWAY_MAX),
+            machine: FollowMachine::new(seen.position, seen.record, AWAY_MAX),
             consumer: 0,
             begun: self.now,
             log_id: facts.log_id,

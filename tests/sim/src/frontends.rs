@@ -1,22 +1,23 @@
 //! Simulated frontends and the real loops of the agents that look after them.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use router_agent::memory::{FrontendMemory, RouterMemory, ThresholdMemory};
 use router_agent::reconcile::course::Now;
 use router_agent::reconcile::{FrontendLoop, Input, Mode, Output, Settings};
 use router_agent::target::{Applied, Listing, TargetError, Thresholds, Values};
 use router_agent::testing::{FakeFrontend, FakeRouter, Fault};
 use schemas::state::State;
-use schemas::status::{ApplyState, FrontendStatus};
+use schemas::status::FrontendStatus;
 use schemas::{FrontendId, Name, ParameterValue, Patch, Position, Revision, RouterId, RouterKey};
 
+use crate::event::{Event, Timer};
 use crate::mutation::Mutation;
 use crate::net::Node;
 use crate::plan::{MS, SECOND};
-use crate::world::{Event, Timer, World, micros};
+use crate::remembered::Change;
+use crate::world::{World, micros};
 
 /// A frontend process.
 #[derive(Debug)]
@@ -39,114 +40,6 @@ pub struct Frontend {
     pub hidden: Option<(RouterId, u64)>,
 }
 
-/// Memory as a folder holds it: written at once, with the system within half a second.
-#[derive(Debug, Default)]
-pub struct MemoryDisk {
-    flushed: BTreeMap<usize, FrontendMemory>,
-    written: VecDeque<(u64, usize, Change)>,
-    /// It was lost, wholly or in part.
-    pub lost: bool,
-}
-
-#[derive(Debug)]
-enum Change {
-    Router(RouterId, Option<Box<RouterMemory>>),
-    Thresholds(Name, Box<ThresholdMemory>),
-}
-
-impl MemoryDisk {
-    fn keep(&mut self, now: u64, frontend: usize, change: Change) {
-        let new_startup = match &change {
-            Change::Thresholds(model, memory) => {
-                let before = self.load(frontend);
-                let known = before.thresholds.get(model);
-                known.is_none_or(|known| known.startup != memory.startup)
-            }
-            Change::Router(..) => false,
-        };
-        self.written.push_back((now, frontend, change));
-        let flushed = if new_startup {
-            self.written.len()
-        } else {
-            (self.written.iter())
-                .take_while(|(at, ..)| at + 500 * MS < now)
-                .count()
-        };
-        self.flush(flushed);
-    }
-
-    fn flush(&mut self, count: usize) {
-        for (_, frontend, change) in self.written.drain(..count) {
-            apply(self.flushed.entry(frontend).or_default(), &change);
-        }
-    }
-
-    fn load(&self, frontend: usize) -> FrontendMemory {
-        let mut memory = self.flushed.get(&frontend).cloned().unwrap_or_default();
-        for (_, at, change) in &self.written {
-            if *at == frontend {
-                apply(&mut memory, change);
-            }
-        }
-        memory
-    }
-
-    /// The process ends suddenly: a part of what was written last is lost.
-    pub fn crash(&mut self, now: u64, chance: f64, power: bool) {
-        if !power {
-            let flushed = (self.written.iter())
-                .take_while(|(at, ..)| at + 500 * MS < now)
-                .count();
-            self.flush(flushed);
-        }
-        #[expect(
-            clippy::cast_precision_loss,
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            reason = "a share of a small number"
-        )]
-        let survive = (self.written.len() as f64 * chance) as usize;
-        self.flush(survive);
-        self.written.clear();
-    }
-
-    /// Everything is gone.
-    pub fn wipe(&mut self) {
-        *self = MemoryDisk {
-            lost: true,
-            ..MemoryDisk::default()
-        };
-    }
-
-    /// What `adopt` forgets.
-    pub fn forget_refusals(&mut self) {
-        let all = self.written.len();
-        self.flush(all);
-        for memory in self.flushed.values_mut() {
-            for router in memory.routers.values_mut() {
-                router.refused = None;
-            }
-            for model in memory.thresholds.values_mut() {
-                model.refused = None;
-            }
-        }
-    }
-}
-
-fn apply(memory: &mut FrontendMemory, change: &Change) {
-    match change {
-        Change::Router(id, Some(kept)) => {
-            memory.routers.insert(*id, (**kept).clone());
-        }
-        Change::Router(id, None) => {
-            memory.routers.remove(id);
-        }
-        Change::Thresholds(model, kept) => {
-            memory.thresholds.insert(model.clone(), (**kept).clone());
-        }
-    }
-}
-
 /// The loop of one frontend in one agent.
 #[derive(Debug)]
 pub struct Loop {
@@ -159,13 +52,13 @@ pub struct Loop {
     /// As it stands.
     pub status: FrontendStatus,
     /// When each listing under way was asked for.
-    asked: BTreeMap<u64, u64>,
+    pub(crate) asked: BTreeMap<u64, u64>,
     /// When the listing that counts was asked for.
     pub listed: u64,
     /// When the last answer for each router came.
-    answered: BTreeMap<RouterId, u64>,
+    pub(crate) answered: BTreeMap<RouterId, u64>,
     /// The last position at which each router was said to be as wanted.
-    applied: BTreeMap<RouterId, Position>,
+    pub(crate) applied: BTreeMap<RouterId, Position>,
     wakes: u64,
 }
 
@@ -352,7 +245,12 @@ impl World {
                 FRONTEND_TIMEOUT + self.rng.range(1, 8 * SECOND)
             }
             Trouble::None | Trouble::Failed | Trouble::AnswerLost | Trouble::Ignored => {
-                self.latency()
+                if self.faults.frontend_calls > 0 && self.rng.permille(60) {
+                    self.marks.hit("frontend is slow");
+                    self.rng.range(300 * MS, 4 * SECOND)
+                } else {
+                    self.latency()
+                }
             }
         };
         let epoch = self.agents[i].process.epoch;
@@ -508,107 +406,6 @@ impl World {
                 }
                 self.loop_step(i, at, Input::ThresholdsAnswered { model, outcome }, None);
             }
-        }
-    }
-
-    /// What is patched is what one prefix of the log wants, and nothing else.
-    fn check_patch(&mut self, i: usize, at: usize, router: RouterId, patch: &Patch) {
-        let it = &self.agents[i].loops[at];
-        let key = it
-            .status
-            .routers
-            .iter()
-            .find(|known| known.router_id == router);
-        let (Some(state), Some(key)) = (&it.desired, key) else {
-            let what = format!("agent {i} patches router {router} without a policy");
-            return self.oracle.violation(what);
-        };
-        let group = self.agents[i].group.as_ref();
-        let wanted = schemas::effective::effective(state, &key.router, group).overlay();
-        let set: Values = patch
-            .iter()
-            .filter_map(|(name, value)| Some((name.clone(), value.clone()?)))
-            .collect();
-        if set != wanted {
-            let what = format!("agent {i} patches router {router} with {set:?}, not {wanted:?}");
-            self.oracle.violation(what);
-        }
-    }
-
-    /// "Applied" is true of the listing, which was asked for after the last answer; it never goes back.
-    fn check_listing(
-        &mut self,
-        i: usize,
-        at: usize,
-        asked: u64,
-        listing: &Listing,
-        before: &FrontendStatus,
-    ) {
-        let group = self.agents[i].group.clone();
-        let it = &mut self.agents[i].loops[at];
-        let frontend = it.frontend;
-        let mut wrong = Vec::new();
-        for router in &it.status.routers {
-            let mark = match router.state {
-                ApplyState::Applied => "state applied",
-                ApplyState::Refused => "state refused",
-                ApplyState::Stopped => "state stopped",
-                ApplyState::Unsupported => "state unsupported",
-                ApplyState::Drifted | ApplyState::Pending => continue,
-            };
-            let id = router.router_id;
-            let known = before.routers.iter().find(|known| known.router_id == id);
-            if known.is_none_or(|known| known.state != router.state) {
-                self.marks.hit(mark);
-            }
-            if !matches!(router.state, ApplyState::Applied | ApplyState::Stopped) {
-                continue;
-            }
-            let last = it.applied.entry(id).or_default();
-            if router.position < *last {
-                wrong.push(format!(
-                    "router {id} applied goes back from {last} to {}",
-                    router.position
-                ));
-            }
-            *last = router.position;
-            let Some(view) = listing.routers.get(&id) else {
-                continue;
-            };
-            let fresh = known.is_none_or(|known| {
-                known.state != router.state || known.position != router.position
-            });
-            if fresh
-                && it
-                    .answered
-                    .get(&id)
-                    .is_some_and(|answered| *answered > asked)
-            {
-                wrong.push(format!(
-                    "router {id} is said to be applied by a listing older than the last change"
-                ));
-            }
-            let Some(state) = &it.desired else { continue };
-            let wanted = schemas::effective::effective(state, &view.key, group.as_ref()).overlay();
-            let Some(real) = self.frontends[frontend].fake.routers.get(&id) else {
-                continue;
-            };
-            if let Some(listed) = &view.configuration {
-                let mut should = real.startup.clone();
-                should.extend(wanted);
-                if listed.parameters != should {
-                    wrong.push(format!(
-                        "router {id} is said to be applied at {} with {:?}, not {should:?}",
-                        router.position, listed.parameters
-                    ));
-                }
-            }
-        }
-        if it.status.routers.iter().any(|router| router.drifts > 0) {
-            self.marks.hit("drift seen");
-        }
-        for what in wrong {
-            self.oracle.violation(format!("agent {i}: {what}"));
         }
     }
 }

@@ -7,10 +7,12 @@ use schemas::status::{ApplyState, LogState};
 use schemas::{LogId, PolicyKey, PolicyKind, Position};
 use service::projection::fold::digest;
 
+use crate::event::Event;
 use crate::nemesis::Act;
 use crate::net::Node;
-use crate::plan::{Destruction, Faults, SECOND};
-use crate::world::{Event, World};
+use crate::plan::{Destruction, Faults, MS, SECOND};
+use crate::service::PATIENCE;
+use crate::world::World;
 
 /// Readers notice a log that is not theirs within this time of calm.
 const NOTICED_AFTER: u64 = 45 * SECOND;
@@ -20,6 +22,8 @@ const CALM: u64 = 20 * SECOND;
 const WELL_AFTER: u64 = 240 * SECOND;
 /// It must stay well for this long, and nothing may be sent.
 const QUIET: u64 = 20 * SECOND;
+/// What a service believes of a frontend is no older than the product's own bound.
+const KNOWN_FOR: u64 = PATIENCE.stale_after_ms * MS;
 
 impl World {
     fn nodes(&self) -> Vec<Node> {
@@ -340,9 +344,6 @@ impl World {
             let Some(a) = found else { continue };
             let agent = &self.agents[a];
             let group = agent.group.as_ref();
-            let heard_us = self
-                .now
-                .saturating_sub(now.since_ms(heard.heard_at) * 1_000);
             for (it, said) in self.owned[a].iter().zip(&heard.status.frontends) {
                 let frontend = &self.frontends[*it];
                 for (id, router) in &frontend.fake.routers {
@@ -355,12 +356,12 @@ impl World {
                     let touched = frontend
                         .foreign
                         .get(id)
-                        .is_some_and(|at| *at + 15 * SECOND > heard_us);
+                        .is_some_and(|at| *at + KNOWN_FOR >= self.now);
                     let hidden = frontend
                         .hidden
-                        .is_some_and(|(_, until)| until + 15 * SECOND > heard_us);
+                        .is_some_and(|(_, until)| until + KNOWN_FOR >= self.now);
                     if !addressed || touched || !listed {
-                        let long = made + 15 * SECOND < heard_us && !hidden;
+                        let long = made + KNOWN_FOR < self.now && !hidden;
                         if addressed && !listed && long && router.configurable {
                             wrong.push(format!("router {id} of agent {a} is not in the report"));
                         }
@@ -373,7 +374,13 @@ impl World {
                     };
                     let since = |old| self.oracle.since(position, old);
                     if !since(false).any(right) && !since(true).any(right) {
-                        wrong.push(format!("router {id} of agent {a} lacks the change"));
+                        let known = said.routers.iter().find(|known| known.router_id == *id);
+                        wrong.push(format!(
+                            "router {id} of agent {a} lacks the change: heard {} ms ago {:?}, has {:?}",
+                            now.since_ms(heard.heard_at),
+                            known.map(|known| (known.state, known.position)),
+                            router.parameters(),
+                        ));
                     }
                 }
             }

@@ -15,8 +15,12 @@
 )]
 
 pub mod agent;
+pub mod boot;
 pub mod broker;
+pub mod build;
+pub mod claims;
 pub mod client;
+pub mod event;
 pub mod feed;
 pub mod frontends;
 pub mod heal;
@@ -26,7 +30,9 @@ pub mod nemesis;
 pub mod net;
 pub mod oracle;
 pub mod plan;
+pub mod remembered;
 pub mod rng;
+pub mod serve;
 pub mod service;
 pub mod world;
 pub mod write;
@@ -36,7 +42,7 @@ use mutation::Mutation;
 use world::World;
 
 /// Version of the worlds: a seed means the same world only within one version.
-pub const WORLDS: u32 = 1;
+pub const WORLDS: u32 = 2;
 
 /// What became of one seed.
 #[derive(Debug, Clone)]

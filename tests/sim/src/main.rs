@@ -38,6 +38,8 @@ const MARKS_FROM: u64 = 500;
 const CAUGHT_WITHIN: u64 = 600;
 /// Seeds of a mutation that are run before looking.
 const AT_ONCE: u64 = 20;
+/// Of what caught a mutation, so much is printed.
+const WORDS_CHARS_MAX: usize = 160;
 /// Each of so many seeds is run twice.
 const TWICE_EVERY: u64 = 50;
 
@@ -208,7 +210,10 @@ fn mutations(arguments: &Arguments) -> ExitCode {
             })
         });
         match caught {
-            Some((seed, what)) => println!("ok   {mutation:?}: caught by seed {seed}: {what}"),
+            Some((seed, what)) => {
+                let what: String = what.chars().take(WORDS_CHARS_MAX).collect();
+                println!("ok   {mutation:?}: caught by seed {seed}: {what}");
+            }
             None => {
                 println!("FAIL {mutation:?}: not caught by {CAUGHT_WITHIN} seeds");
                 missed += 1;

@@ -13,8 +13,9 @@ pub enum Mutation {
     PublishBeforeKeep,
     /// The checks of a bootstrap from tails are left out.
     TailChecksSkipped,
-    /// Every log is taken for the one that is known.
-    IdentityIgnored,
+    /// Every log is taken for the one that is known, and every record at a service's cursor for the one that it has read.
+    /// (Either alone is not enough: identity, end and the record at the cursor each refuse a log.)
+    RecognitionSkipped,
     /// Deliveries are handed on as they come: nobody counts them.
     DeliveriesUncounted,
     /// Nobody compares cursor and head.
@@ -29,16 +30,18 @@ pub enum Mutation {
     TornCopyUnnoticed,
     /// Silent agents are forgotten at once.
     SilenceIsAbsence,
+    /// A report says of every listing that it is of now.
+    ListingsAgeless,
 }
 
 impl Mutation {
     /// All of them.
-    pub const ALL: [Mutation; 12] = [
+    pub const ALL: [Mutation; 13] = [
         Mutation::ConflictIsRefusal,
         Mutation::TimeoutIsRefusal,
         Mutation::PublishBeforeKeep,
         Mutation::TailChecksSkipped,
-        Mutation::IdentityIgnored,
+        Mutation::RecognitionSkipped,
         Mutation::DeliveriesUncounted,
         Mutation::WatchdogsOff,
         Mutation::OldListingsCount,
@@ -46,5 +49,6 @@ impl Mutation {
         Mutation::VerdictUnread,
         Mutation::TornCopyUnnoticed,
         Mutation::SilenceIsAbsence,
+        Mutation::ListingsAgeless,
     ];
 }

@@ -15,10 +15,11 @@ use service::projection::store::{StoredCommand, StoredRecord};
 use service::projection::{Snapshot, keys};
 use service::writer::admission::Doubtful;
 
+use crate::event::Timer;
 use crate::feed::Feed;
 use crate::net::{Answer, CALL_TIMEOUT, Call, Node, Process, Seen, Tag};
 use crate::plan::{MS, SECOND};
-use crate::world::{Timer, World};
+use crate::world::World;
 use crate::write::Write;
 
 /// What a folder of a service holds.
@@ -370,6 +371,7 @@ impl World {
                     Seen {
                         log_id: seen.log_id,
                         position: seen.position,
+                        record: seen.record,
                     },
                 );
             }

@@ -8,159 +8,21 @@ use event_log::follow::Facts;
 use event_log::{Entry, Failure, Head};
 use schemas::event::Event as Happened;
 use schemas::state::{Reading, Verdict};
-use schemas::status::AgentStatus;
-use schemas::{CommandId, LogId, Name, ParameterName, Position, RouterId, Subject, Timestamp};
+use schemas::{Name, ParameterName, RouterId, Subject, Timestamp};
 use uuid::Uuid;
 
 use crate::agent::Agent;
 use crate::broker::Broker;
 use crate::client::Clients;
-use crate::frontends::{Ask, Frontend, Served, Trouble};
+use crate::event::{Event, Timer};
+use crate::frontends::Frontend;
 use crate::marks::Marks;
 use crate::mutation::Mutation;
-use crate::net::{Answer, Call, Item, Node, Process, Tag};
+use crate::net::{Answer, Call, Node, Process, Tag};
 use crate::oracle::{Oracle, read_as_old};
 use crate::plan::{Faults, MS, Plan, SECOND};
 use crate::rng::Rng;
 use crate::service::{EPOCH_MS, Service};
-
-/// A timer of one process.
-#[derive(Debug, Clone)]
-pub enum Timer {
-    /// Meet the log again.
-    Meet,
-    /// Make a consumer of this subscription.
-    Open(u64, Position),
-    /// The subscription's watchdog.
-    Watchdog(u64),
-    /// The reader's own look.
-    Check,
-    /// The disk has it.
-    Written,
-    /// The store flushes by itself.
-    Flush,
-    /// Nothing came since so many records.
-    Idle(u64),
-    /// A frontend's loop, at its wake-up.
-    Loop(usize, u64),
-    /// A report; true = because of a change.
-    Report(bool),
-    /// A write looks what is known.
-    Look(CommandId, u64),
-    /// A write reads its record.
-    Read(CommandId, u64, Position),
-    /// A write's time is over.
-    Late(CommandId, u64),
-    /// A commit has waited.
-    Commit(CommandId, u64),
-}
-
-/// Something that happens.
-#[derive(Debug, Clone)]
-pub enum Event {
-    /// A call is at the broker.
-    Arrive {
-        /// Whose.
-        from: Node,
-        /// Of which start.
-        epoch: u64,
-        /// Which call.
-        id: u64,
-        /// What.
-        call: Call,
-        /// The log that it is meant for.
-        known: Option<LogId>,
-        /// A missing log may be made.
-        create: bool,
-        /// Its caller has given up.
-        late: bool,
-    },
-    /// The broker's answer is at the process.
-    Answered {
-        /// Whose.
-        to: Node,
-        /// Of which start.
-        epoch: u64,
-        /// Which call.
-        id: u64,
-        /// What.
-        result: Result<Answer, Failure>,
-    },
-    /// A call waited long enough.
-    Timeout {
-        /// Whose.
-        to: Node,
-        /// Of which start.
-        epoch: u64,
-        /// Which call.
-        id: u64,
-    },
-    /// Something came through a consumer.
-    Delivery {
-        /// To whom.
-        to: Node,
-        /// Of which start.
-        epoch: u64,
-        /// Through which.
-        feed: u64,
-        /// What.
-        item: Item,
-    },
-    /// Consumers say that they live.
-    Heartbeats,
-    /// A report is at a service.
-    Heard {
-        /// Which service.
-        service: usize,
-        /// Of which start.
-        epoch: u64,
-        /// What.
-        status: Box<AgentStatus>,
-    },
-    /// A timer.
-    Timer {
-        /// Whose.
-        to: Node,
-        /// Of which start.
-        epoch: u64,
-        /// Which.
-        timer: Timer,
-    },
-    /// A call is at a frontend.
-    FrontendArrive {
-        /// Whose.
-        agent: usize,
-        /// Of which start.
-        epoch: u64,
-        /// Which of its loops.
-        at: usize,
-        /// What.
-        ask: Box<Ask>,
-        /// How it goes wrong.
-        trouble: Trouble,
-    },
-    /// A frontend's answer is at the agent.
-    FrontendAnswer {
-        /// Whose.
-        agent: usize,
-        /// Of which start.
-        epoch: u64,
-        /// Which of its loops.
-        at: usize,
-        /// To what.
-        ask: Box<Ask>,
-        /// What.
-        answer: Box<Result<Served, router_agent::target::TargetError>>,
-    },
-    /// Something of a client.
-    Client(crate::client::Step),
-    /// A fault begins or ends.
-    Fault(crate::nemesis::Act),
-    /// Everything heals.
-    Heal,
-    /// Is everything well again?
-    Judge,
-}
 
 /// One world.
 #[derive(Debug)]

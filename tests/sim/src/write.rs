@@ -18,10 +18,11 @@ use service::writer::machine::{Input, Looked, Output, Own, Waited, WriteMachine}
 use service::writer::{Outcome, WriteError, Written, policies_of};
 
 use crate::broker::Stored;
+use crate::event::Timer;
 use crate::mutation::Mutation;
 use crate::net::{Answer, CALL_TIMEOUT, Call, Node, Tag};
 use crate::plan::MS;
-use crate::world::{Timer, World};
+use crate::world::World;
 
 /// A write under way.
 #[derive(Debug)]

@@ -62,6 +62,7 @@ pub async fn fold(log: &dyn LogReader, head: event_log::Head) -> Ledger {
     let seen = Seen {
         log_id: head.log_id,
         position: Position::START,
+        record: None,
     };
     let mut records = log.follow(seen).await.expect("records");
     let mut ledger = Ledger {

@@ -36,6 +36,7 @@ impl History {
         let seen = Seen {
             log_id: head.log_id,
             position: Position::START,
+            record: None,
         };
         let mut records = log.follow(seen).await.map_err(|why| why.to_string())?;
         let mut history = History {

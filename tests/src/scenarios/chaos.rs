@@ -148,6 +148,7 @@ async fn check_log(url: &str, told: &Told) {
     let seen = event_log::Seen {
         log_id: head.log_id,
         position: schemas::Position::START,
+        record: None,
     };
     let mut records = wiring.log.follow(seen).await.expect("records");
     let mut state = schemas::state::State::default();

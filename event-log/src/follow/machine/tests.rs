@@ -56,7 +56,7 @@ fn reopen(after: u64, pause_ms: u64) -> Output {
 }
 /// A follower at `cursor` with a fresh consumer on a stream that ends at `last`.
 fn open(cursor: u64, last: u64) -> FollowMachine {
-    let mut machine = FollowMachine::new(Position(cursor), Duration::from_secs(30));
+    let mut machine = FollowMachine::new(Position(cursor), None, Duration::from_secs(30));
     let opened = Opened {
         facts: facts(last),
         left: last - cursor,
@@ -67,6 +67,29 @@ fn open(cursor: u64, last: u64) -> FollowMachine {
         Output::Nothing
     );
     machine
+}
+
+/// A reader looked at its record, and then the first consumer could not be made for a while: meanwhile the log was put back
+/// and grew past it.
+#[test]
+fn regression_a_log_put_back_before_the_first_consumer_is_refused() {
+    let rewritten = Output::End(EndedBy::Foreign(Foreign::Rewritten {
+        position: Position(1),
+    }));
+    for (known, wanted) in [
+        (mark(1), Output::Nothing),
+        (None, Output::Nothing),
+        (Some(Hash::of(&[b"of before"])), rewritten),
+    ] {
+        let mut machine = FollowMachine::new(Position(1), known, Duration::from_secs(30));
+        let opened = Opened {
+            facts: facts(2),
+            left: 1,
+            mark: mark(1),
+        };
+        let output = machine.step(Input::Opened(Ok(opened)), NOW);
+        assert_eq!(output, wanted, "{known:?}");
+    }
 }
 
 #[test]
@@ -188,7 +211,7 @@ fn another_log_ends_it() {
         machine.step(looked_at(4, 3), NOW),
         Output::End(behind.clone())
     );
-    let mut machine = FollowMachine::new(Position(4), Duration::from_secs(30));
+    let mut machine = FollowMachine::new(Position(4), None, Duration::from_secs(30));
     let short = Opened {
         facts: facts(3),
         left: 0,
@@ -213,7 +236,7 @@ fn a_stream_with_another_birthday_is_read_anew_from_the_own_cursor() {
 
 #[test]
 fn a_broker_that_is_away_is_tried_again_until_the_limit() {
-    let mut machine = FollowMachine::new(Position(4), Duration::from_secs(30));
+    let mut machine = FollowMachine::new(Position(4), None, Duration::from_secs(30));
     let mut pauses = Vec::new();
     for second in 0..30 {
         match machine.step(Input::Opened(Err(away())), Duration::from_secs(second)) {

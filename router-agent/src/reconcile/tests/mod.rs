@@ -144,9 +144,13 @@ impl Bench {
     }
 
     fn now(&self) -> Now {
+        self.at(self.elapsed)
+    }
+
+    fn at(&self, elapsed: Duration) -> Now {
         Now {
             wall: Timestamp::from_unix_ms(1_000_000),
-            elapsed: self.elapsed,
+            elapsed,
             draw: 0.5,
         }
     }

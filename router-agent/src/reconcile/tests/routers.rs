@@ -314,6 +314,21 @@ fn a_frontend_that_cannot_be_listed_keeps_its_last_known_routers() {
     assert_eq!(bench.router().state, ApplyState::Applied);
 }
 
+/// An answer that lay there while the agent stood still says what was true when it was asked for.
+#[test]
+fn what_a_listing_shows_is_as_old_as_the_question() {
+    let mut bench = Bench::new(frontend());
+    let outputs = (bench.agent).step(bench.at(Duration::from_secs(1)), Input::Tick);
+    let [Output::List { number }] = outputs[..] else {
+        panic!("{outputs:?}");
+    };
+    let outcome = bench.frontend.list();
+    let answered = bench.at(Duration::from_secs(30));
+    let _ = (bench.agent).step(answered, Input::Listed { number, outcome });
+    let listed = bench.agent.standing().listed;
+    assert_eq!(listed.unwrap().elapsed, Duration::from_secs(1));
+}
+
 #[test]
 fn no_router_yet_is_known_and_no_error() {
     let mut bench = Bench::new(FakeFrontend::default());

@@ -1,6 +1,7 @@
 use super::*;
 use bytes::Bytes;
 use schemas::LogId;
+use schemas::Subject;
 use uuid::Uuid;
 
 fn log_id() -> LogId {

@@ -242,6 +242,7 @@ impl FollowerMachine {
         out.push(Output::Follow(Seen {
             log_id: head.log_id,
             position: self.position(),
+            record: (self.position() > Position::START).then_some(self.projected.hash),
         }));
     }
 
