@@ -18,6 +18,7 @@ pub mod log;
 pub mod openapi;
 pub mod operations;
 pub mod parameters;
+pub mod pieces;
 pub mod policies;
 pub mod problem;
 pub mod query;
@@ -68,6 +69,8 @@ pub struct Parts {
     pub metrics: Arc<Metrics>,
     /// Open streams.
     pub streams: Arc<Semaphore>,
+    /// What event streams share.
+    pub pieces: pieces::Pieces,
     /// Memory for answers that clients have not taken yet, in KiB.
     pub weight: Arc<Semaphore>,
     /// Cancelled when the service stops.

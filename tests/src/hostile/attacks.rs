@@ -52,7 +52,7 @@ pub(super) fn all() -> Vec<Attack> {
         attack!("deep JSON", Service, 1_000, 100, 64, deep_json),
         attack!("hostile schemas", Service, 200, 10, 128, hostile_schemas),
         attack!("distinct keys", Service, 4_000, 100, 192, distinct_keys),
-        attack!("long reports", Service, 400, 20, 512, long_reports),
+        attack!("long reports", Service, 150, 8, 512, long_reports),
         attack!("idle streams", Service, 10_000, 500, 512, idle_streams),
         attack!("waiting writers", Service, 2_000, 50, 256, waiting_writers),
         attack!("deaf streams", Service, 500, 20, 256, deaf_streams),
@@ -241,7 +241,7 @@ async fn long_reports(place: &Place, clients: usize) -> Vec<String> {
         let mut status = golden.clone();
         status["agent"] = json!(format!("agent-{n}"));
         let router = status["frontends"][0]["routers"][0].clone();
-        status["frontends"][0]["routers"] = json!(vec![router; 1_000]);
+        status["frontends"][0]["routers"] = json!(vec![router; 1_400]);
         let body = status.to_string().into_bytes();
         let answer = place
             .http
@@ -282,8 +282,9 @@ async fn idle_streams(place: &Place, clients: usize) -> Vec<String> {
 }
 
 async fn waiting_writers(place: &Place, clients: usize) -> Vec<String> {
-    // Addresses the live router of the stage, with a value that it takes: converges, or is named as pending.
-    each(clients, 500, &[200, 503], async |n| {
+    // Addresses the live router of the stage, with a value that it takes: converges, or is named as pending. More than 256
+    // that are being written at once are answered 503, whoever sends them.
+    each(clients, 200, &[200, 503], async |n| {
         let body = change("mock-model", &format!("waiting {n}"));
         let path = "/v1/changes?wait=converged&timeout_ms=60000";
         let answer = place.http.send(Method::POST, path, &[JSON], Some(body));
@@ -315,7 +316,7 @@ async fn weigh_down(place: &Place, records: usize) -> Vec<String> {
 
 async fn deaf_streams(place: &Place, clients: usize) -> Vec<String> {
     let herd = Herd::gather(place.address, clients, &asking("/v1/events?after=0")).await;
-    let wrong = weigh_down(place, (clients * 4).min(2_000)).await;
+    let wrong = weigh_down(place, (clients * 2).min(300)).await;
     drop(herd);
     wrong
 }
