@@ -6,6 +6,7 @@
 pub mod audit;
 pub mod body;
 pub mod convergence;
+mod described;
 pub mod events;
 pub mod export;
 pub mod facade;
