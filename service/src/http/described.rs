@@ -64,7 +64,9 @@ pub(super) fn header(name: &str) -> Value {
             "type": "string", "minLength": 1, "maxLength": 256,
             "pattern": "^[!-~](?:[ -~]*[!-~])?$"
         }),
-        "If-Match" => json!({ "type": "string", "pattern": "^(?:\\*|\"[0-9]{1,19}\")$" }),
+        "If-Match" => json!({
+            "anyOf": [{ "const": "*" }, { "type": "string", "pattern": "^\"[0-9]{1,19}\"$" }]
+        }),
         _ => Value::Null,
     }
 }

@@ -72,6 +72,8 @@ pub struct Parts {
     pub streams: Arc<Semaphore>,
     /// What event streams share.
     pub pieces: pieces::Pieces,
+    /// Writers that wait for the fleet.
+    pub waiting: writes::Waiting,
     /// Memory for answers that clients have not taken yet, in KiB.
     pub weight: Arc<Semaphore>,
     /// Cancelled when the service stops.
