@@ -1,4 +1,4 @@
-"""positive_data_acceptance, but for the rules in RULES: what the document cannot say is refused with the status, code and words
+"""positive_data_acceptance and not_a_server_error, but for the rules in RULES: what the document cannot say is refused with the status, code and words
 that are written there, and nothing else is. Which rule was met how often goes to RULES_MET."""
 
 import atexit
@@ -7,6 +7,7 @@ import json
 import os
 
 import schemathesis
+from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 
 RULES = json.loads(os.environ["RULES"])
@@ -31,16 +32,25 @@ def rule_of(response, case):
     return None
 
 
-@schemathesis.check
-def valid_requests_are_taken(ctx, response, case):
+def but_for_rules(check, ctx, response, case):
     try:
-        return positive_data_acceptance(ctx, response, case)
+        return check(ctx, response, case)
     except AssertionError:
         index = rule_of(response, case)
         if index is None:
             raise
         met[index] += 1
         return None
+
+
+@schemathesis.check
+def valid_requests_are_taken(ctx, response, case):
+    return but_for_rules(positive_data_acceptance, ctx, response, case)
+
+
+@schemathesis.check
+def no_server_errors(ctx, response, case):
+    return but_for_rules(not_a_server_error, ctx, response, case)
 
 
 @atexit.register
