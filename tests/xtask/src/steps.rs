@@ -11,9 +11,6 @@ const BUILT: &str = "ROUTER_POLICY_BINARIES_BUILT";
 /// Golden tests write instead of compare when this is set.
 const BLESS: &str = "BLESS";
 
-/// Bound: examples per operation and phase of schemathesis in CI.
-const SCHEMATHESIS_EXAMPLES: u32 = 10;
-
 /// Cargo, as this was called by it.
 #[must_use]
 pub fn cargo() -> String {
@@ -50,8 +47,9 @@ pub fn test(tally: &mut Tally, ci: bool, quick: bool) {
     bad_input(tally);
     crate::faults::crash_quick(tally);
     crate::sim::sim_ci(tally);
-    crate::hostile::hostile(tally, true, &[]);
-    crate::hostile::schemathesis(tally, SCHEMATHESIS_EXAMPLES, true);
+    // Commands of their own until they have passed on a clean machine.
+    tally.skip("hostile", "run `cargo xtask hostile`");
+    tally.skip("schemathesis", "run `cargo xtask schemathesis`");
     if quick {
         tally.skip("conformance", "--quick");
         tally.skip("cluster", "--quick");
