@@ -44,6 +44,9 @@ pub(crate) async fn start(
     data: &Path,
 ) -> Result<service::Running, Problem> {
     let listen = config.listen;
+    if let Err(why) = event_log::open_files::raise() {
+        tracing::warn!(error = %why, "the limit of open files could not be raised");
+    }
     service::start(config, wiring).await.map_err(|error| {
         Problem::Failed(format!(
             "the service does not start on {listen} with data in {}: {}",

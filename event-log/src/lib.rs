@@ -19,6 +19,7 @@ pub mod identity;
 pub mod jetstream;
 pub mod memory;
 pub mod nats_config;
+pub mod open_files;
 pub mod options;
 pub mod port;
 #[cfg(feature = "testing")]

@@ -23,6 +23,9 @@ fn main() -> ExitCode {
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal())
         .init();
+    if let Err(why) = event_log::open_files::raise() {
+        tracing::warn!(error = %why, "the limit of open files could not be raised");
+    }
     let outcome = match cli.command {
         Command::Run(run) => runtime().and_then(|runtime| runtime.block_on(follow(&run))),
         Command::Frontend(host) => runtime().and_then(|runtime| runtime.block_on(host.run())),

@@ -43,9 +43,22 @@ impl fmt::Display for Actor {
 }
 
 /// Why a change was made, in the actor's words: at most 2,048 bytes, no control characters but newline and tab.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(transparent)]
 pub struct Reason(String);
+
+impl JsonSchema for Reason {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "Reason".into()
+    }
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        schemars::json_schema!({
+            "type": "string", "maxLength": REASON_BYTES_MAX,
+            "pattern": "^[^\\u0000-\\u0008\\u000b-\\u001f\\u007f-\\u009f]*$",
+            "description": "Why a change was made, in the actor's words: at most 2,048 bytes, no control characters but newline and tab."
+        })
+    }
+}
 
 /// A text that is no reason.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -10,20 +10,24 @@ use schemas::{ParameterName, PolicyKind, Rejection};
 use serde_json::{Map, Value, json};
 
 fn name() -> ParameterName {
-    ParameterName::new("x").unwrap()
+    ParameterName::new("x").expect("a name")
 }
 
 fn run(schema: Value, value: &Value) -> Result<(), Rejection> {
-    let patch = serde_json::from_value(json!({ "x": value })).unwrap();
+    let patch = serde_json::from_value(json!({ "x": value })).expect("a patch");
     let custom = CustomParameters::from([(name(), schema)]);
     check(PolicyKind::WorkerSelection, &patch, &custom, false).map(|_| ())
 }
 
 fn refused(schema: Value, value: Value, word: &str) {
-    let why = check_schema(&name(), &schema).unwrap_err().to_string();
+    let why = check_schema(&name(), &schema)
+        .expect_err("refused")
+        .to_string();
     assert!(why.contains(word), "{schema}: {why}");
     // As it would be found in a log.
-    let why = run(schema.clone(), &value).unwrap_err().to_string();
+    let why = run(schema.clone(), &value)
+        .expect_err("refused")
+        .to_string();
     assert!(why.contains(word), "{schema}: {why}");
 }
 

@@ -42,6 +42,8 @@ pub struct Config {
     pub request_timeout: Duration,
     /// A client must have sent its request's head by then.
     pub header_read_timeout: Duration,
+    /// A client must have sent its request's body by then, counted from its head.
+    pub body_read_timeout: Duration,
     /// How long open requests may take when the service stops.
     pub stop_patience: Duration,
     /// Memory that the local store may use for its cache, in bytes.
@@ -73,6 +75,8 @@ impl Config {
             heartbeat_interval: Duration::from_secs(5),
             request_timeout: Duration::from_secs(75),
             header_read_timeout: Duration::from_secs(10),
+            // The largest body (1 MiB) at 50 KB/s.
+            body_read_timeout: Duration::from_secs(20),
             stop_patience: Duration::from_secs(10),
             cache_bytes: 64 << 20,
         }

@@ -233,6 +233,8 @@ fn run(
         log: wiring.log,
         metrics: Arc::clone(&metrics),
         streams: Arc::new(Semaphore::new(config.streams_max)),
+        pieces: http::pieces::Pieces::default(),
+        waiting: http::writes::Waiting::default(),
         weight: Arc::new(Semaphore::new(config.answers_kib_max as usize)),
         stop: tasks.stopping(),
         config: config.clone(),

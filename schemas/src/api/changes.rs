@@ -1,15 +1,48 @@
 //! Changing policies: one or several at once.
 
-use schemars::JsonSchema;
+use schemars::{JsonSchema, Schema};
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 
 use crate::api::policies::PolicyView;
 use crate::convergence::Convergence;
+use crate::decide::SET_POLICIES_MAX;
 use crate::event::Reason;
 use crate::ids::{CommandId, Position, Revision, RouterId};
 use crate::name::{AgentId, FrontendId, Name};
 use crate::parameter::{Overlay, Patch};
 use crate::scope::{PolicyKind, RouterKey, Scope};
+
+/// Says in a schema that exactly one of nonempty `parameters` and `reset: true` is given.
+pub(super) fn parameters_or_reset(schema: &mut Schema) {
+    one_of(
+        schema,
+        json!([
+            {
+                "required": ["parameters"],
+                "properties": {
+                    "parameters": { "type": "object", "minProperties": 1 },
+                    "reset": { "const": false }
+                }
+            },
+            {
+                "required": ["reset"],
+                "properties": { "reset": { "const": true }, "parameters": { "type": "null" } }
+            }
+        ]),
+    );
+}
+
+/// Adds alternatives that exclude each other.
+pub(super) fn one_of(schema: &mut Schema, alternatives: Value) {
+    let all = schema
+        .ensure_object()
+        .entry("allOf")
+        .or_insert_with(|| json!([]));
+    if let Some(all) = all.as_array_mut() {
+        all.push(json!({ "anyOf": alternatives }));
+    }
+}
 
 /// Body of `POST /v1/changes` and `POST /v1/policies:validate`: all changes are made in one record, or none is.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -22,12 +55,14 @@ pub struct ChangesRequest {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub force: bool,
     /// One to 64 changes of different policies.
+    #[schemars(length(min = 1, max = SET_POLICIES_MAX))]
     pub changes: Vec<ChangeRequest>,
 }
 
 /// One policy's part: nonempty `parameters` or `reset: true`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(transform = parameters_or_reset)]
 pub struct ChangeRequest {
     /// Kind of the policy.
     pub kind: PolicyKind,
@@ -47,6 +82,7 @@ pub struct ChangeRequest {
 /// Body of `PATCH /v1/policies/{id}`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(transform = parameters_or_reset)]
 pub struct PolicyPatchRequest {
     /// A value sets, `null` removes, an absent name is untouched.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -87,6 +123,7 @@ pub struct RevertRequest {
 #[serde(deny_unknown_fields)]
 pub struct ParameterRequest {
     /// JSON Schema (2020-12) of the parameter's values.
+    #[schemars(extend("type" = "object"))]
     pub schema: serde_json::Value,
     /// The registry's revision that this was written against; absent = whatever it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]

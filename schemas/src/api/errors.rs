@@ -63,7 +63,7 @@ pub enum ErrorCode {
     NoRecord,
     /// 503: too many requests in progress; nothing was changed.
     Overloaded,
-    /// 504: the answer took too long.
+    /// 408: the request's body took too long; 504: the answer did.
     Timeout,
     /// 500: a fault of the service.
     Internal,

@@ -5,14 +5,15 @@
 
 use std::collections::BTreeMap;
 
-use schemars::JsonSchema;
+use schemars::{JsonSchema, Schema};
 use serde::{Deserialize, Serialize};
 
+use super::changes::{one_of, parameters_or_reset};
 use crate::convergence::Convergence;
 use crate::event::Reason;
 use crate::ids::{CommandId, PolicyId, Position, Revision, RouterId};
 use crate::name::{AgentId, FrontendId, Name};
-use crate::parameter::{ParameterName, ParameterValue};
+use crate::parameter::{ParameterName, ParameterValue, TOKENS_MAX, WEIGHT_MAX};
 use crate::scope::{Scope, WorkerType};
 use crate::status::ApplyState;
 
@@ -83,8 +84,10 @@ pub struct Replica {
 /// Body of `PATCH /router_policy`: `router_id` or `scope`; nonempty `parameters` or `reset: true`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(transform = parameters_or_reset, transform = router_or_scope)]
 pub struct PatchRequest {
     /// Fleet-wide id, as listed.
+    #[schemars(with = "PolicyId")]
     #[serde(
         default,
         deserialize_with = "given",
@@ -92,6 +95,7 @@ pub struct PatchRequest {
     )]
     pub router_id: Option<PolicyId>,
     /// Instead of `router_id`: a scope; no router needs to be live.
+    #[schemars(with = "Scope")]
     #[serde(
         default,
         deserialize_with = "given",
@@ -112,6 +116,16 @@ pub struct PatchRequest {
     /// Lift the ranges of built-in parameters.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub force: bool,
+}
+
+fn router_or_scope(schema: &mut Schema) {
+    one_of(
+        schema,
+        serde_json::json!([
+            { "required": ["router_id"], "properties": { "scope": false } },
+            { "required": ["scope"], "properties": { "router_id": false } }
+        ]),
+    );
 }
 
 /// A field that may be absent but not `null`, as on a frontend.
@@ -192,12 +206,15 @@ pub struct ThresholdRequest {
     /// Model.
     pub model: String,
     /// Share of active decode blocks, 0 to 1.
+    #[schemars(range(min = 0.0, max = 1.0))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub active_decode_blocks_threshold: Option<f64>,
     /// Active prefill tokens.
+    #[schemars(range(max = TOKENS_MAX))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub active_prefill_tokens_threshold: Option<u64>,
     /// Active prefill tokens as a share of the most that fit.
+    #[schemars(range(min = 0.0, max = WEIGHT_MAX))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub active_prefill_tokens_threshold_frac: Option<f64>,
     /// Why.

@@ -144,13 +144,20 @@ impl<'de> Deserialize<'de> for Endpoint {
     }
 }
 
+/// Three names of at least one character; a slash or percent sign in them is escaped.
+const PATTERN: &str = concat!(
+    "^(?:[^/%\\u0000-\\u001f\\u007f-\\u009f]|%2F|%25)+",
+    "/(?:[^/%\\u0000-\\u001f\\u007f-\\u009f]|%2F|%25)+",
+    "/(?:[^/%\\u0000-\\u001f\\u007f-\\u009f]|%2F|%25)+$"
+);
+
 impl JsonSchema for Endpoint {
     fn schema_name() -> std::borrow::Cow<'static, str> {
         "Endpoint".into()
     }
     fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
         schemars::json_schema!({
-            "type": "string", "pattern": "^[^/]+/[^/]+/[^/]+$",
+            "type": "string", "pattern": PATTERN,
             "description": "namespace/component/endpoint; a slash inside a part is %2F, a percent sign %25"
         })
     }

@@ -51,6 +51,31 @@ pub enum VerdictFilter {
     Unreadable,
 }
 
+/// What was done, as a filter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ActionFilter {
+    /// Values were set or removed.
+    Patched,
+    /// The overlay was emptied.
+    Reset,
+    /// Earlier values were put back.
+    Reverted,
+    /// A custom parameter was registered.
+    Registered,
+}
+
+impl ActionFilter {
+    fn as_str(self) -> &'static str {
+        match self {
+            ActionFilter::Patched => "patched",
+            ActionFilter::Reset => "reset",
+            ActionFilter::Reverted => "reverted",
+            ActionFilter::Registered => "registered",
+        }
+    }
+}
+
 /// Filters (all must hold), order, and page.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -62,8 +87,7 @@ pub struct AuditQuery {
     endpoint: Option<Endpoint>,
     group: Option<Name>,
     actor: Option<Name>,
-    /// patched, reset, reverted or registered.
-    action: Option<String>,
+    action: Option<ActionFilter>,
     command_id: Option<CommandId>,
     verdict: Option<VerdictFilter>,
     /// Not before.
@@ -283,10 +307,9 @@ impl Walk {
                 && same(query.group.as_ref(), change.scope.group.as_ref())
                 && query
                     .action
-                    .as_ref()
-                    .is_none_or(|action| action == change.action.as_str())
+                    .is_none_or(|action| action.as_str() == change.action.as_str())
         };
-        let registered = query.action.as_deref() == Some("registered");
+        let registered = query.action == Some(ActionFilter::Registered);
         let what = if by_scope || (query.action.is_some() && !registered) {
             entry.changes.iter().any(change)
         } else {

@@ -1,7 +1,7 @@
 //! Reading bodies, strictly.
 //!
-//! Owns: content type, size, syntax, types and strictness of JSON bodies, in this order, with a frontend's statuses and
-//! words: 415, 413, 400 (syntax), 422 (types).
+//! Owns: content type, time, size, syntax, types and strictness of JSON bodies, in this order, with a frontend's statuses
+//! and words: 415, 408 (a frontend waits for ever), 413, 400 (syntax), 422 (types).
 //!
 //! Stricter than a Dynamo frontend on purpose, because each of these hides a mistake:
 //!
@@ -28,6 +28,7 @@ use schemas::status::AgentStatus;
 use serde::de::{DeserializeOwned, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 
+use super::App;
 use super::problem::Problem;
 
 /// The largest body of a write, in bytes (a frontend's limit for `/router_policy`).
@@ -71,14 +72,22 @@ impl JsonBody for AgentStatus {
 #[derive(Debug)]
 pub struct Strict<T>(pub T);
 
-impl<S: Send + Sync, T: JsonBody> FromRequest<S> for Strict<T> {
+impl<T: JsonBody> FromRequest<App> for Strict<T> {
     type Rejection = Problem;
 
-    async fn from_request(request: Request, _: &S) -> Result<Self, Problem> {
+    async fn from_request(request: Request, app: &App) -> Result<Self, Problem> {
         let (parts, body) = request.into_parts();
         check_content_type(&parts.headers)?;
-        let bytes = read(body, T::BYTES_MAX).await?;
-        parse(&bytes).map(Strict)
+        let patience = app.config.body_read_timeout;
+        let Ok(bytes) = tokio::time::timeout(patience, read(body, T::BYTES_MAX)).await else {
+            app.metrics.limit("bodies");
+            return Err(Problem::new(
+                StatusCode::REQUEST_TIMEOUT,
+                ErrorCode::Timeout,
+                format!("the request body took longer than {patience:?}"),
+            ));
+        };
+        parse(&bytes?).map(Strict)
     }
 }
 

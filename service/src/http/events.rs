@@ -1,9 +1,8 @@
 //! `/v1/events`: every record after a position, then those to come, as SSE or NDJSON.
 //!
-//! No gap and no duplicate by construction: a stream reads the store from its own cursor, whenever the projection says
-//! that there is more. A client that does not read costs one chunk: nothing is read for it before it takes the last one.
+//! No gap and no duplicate by construction: a stream reads from its own cursor, whenever the projection says that there is
+//! more. A client that does not read costs one chunk: nothing is read for it before it takes the last one.
 
-use std::collections::VecDeque;
 use std::convert::Infallible;
 
 use axum::body::Body;
@@ -18,11 +17,9 @@ use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio::time::{Instant, Interval, MissedTickBehavior};
 
 use super::App;
-use super::log::line;
 use super::problem::Problem;
 use super::query::{StrictQuery, position};
 use super::weight;
-use crate::projection::store::{Direction, Portion};
 
 /// How records are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
@@ -218,33 +215,16 @@ impl Tail {
     }
 
     async fn read(&mut self) -> Option<Bytes> {
-        let cursor = self.cursor;
-        let read = self
-            .app
-            .projection
-            .read(move |store| store.records(Direction::Up, cursor, Portion::PIECE))
-            .await;
-        let mut records: VecDeque<_> = match read {
-            Ok(records) => records.into(),
+        let piece = self.app.pieces.after(&self.app, self.cursor, self.format);
+        let piece = match piece.await {
+            Ok(piece) => piece,
             Err(why) => {
                 tracing::error!(error = ?why, "the local store failed under an event stream");
                 return None;
             }
         };
-        let mut out = Vec::new();
-        while let Some(record) = records.pop_front() {
-            self.cursor = record.position;
-            if self.format == Format::Sse {
-                out.extend_from_slice(format!("id: {}\ndata: ", record.position).as_bytes());
-            }
-            // Invariant: a line holds only strings, numbers and checked JSON, so encoding cannot fail.
-            out.extend(serde_json::to_vec(&line(record)).unwrap_or_default());
-            out.extend_from_slice(match self.format {
-                Format::Sse => b"\n\n",
-                Format::Ndjson => b"\n",
-            });
-        }
-        weight::wait(&self.app, out.into()).await
+        self.cursor = piece.end;
+        weight::wait(&self.app, piece.bytes).await
     }
 
     fn sign_of_life(&self) -> Bytes {

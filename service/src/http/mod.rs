@@ -6,6 +6,7 @@
 pub mod audit;
 pub mod body;
 pub mod convergence;
+mod described;
 pub mod events;
 pub mod export;
 pub mod facade;
@@ -18,6 +19,7 @@ pub mod log;
 pub mod openapi;
 pub mod operations;
 pub mod parameters;
+pub mod pieces;
 pub mod policies;
 pub mod problem;
 pub mod query;
@@ -68,6 +70,10 @@ pub struct Parts {
     pub metrics: Arc<Metrics>,
     /// Open streams.
     pub streams: Arc<Semaphore>,
+    /// What event streams share.
+    pub pieces: pieces::Pieces,
+    /// Writers that wait for the fleet.
+    pub waiting: writes::Waiting,
     /// Memory for answers that clients have not taken yet, in KiB.
     pub weight: Arc<Semaphore>,
     /// Cancelled when the service stops.

@@ -10,6 +10,7 @@ use schemas::api::{ErrorBody, Line};
 use serde_json::{Map, Value, json};
 
 use super::App;
+use super::described;
 use super::operations::{Answer, OPERATIONS, Operation, Shape};
 
 /// `GET /openapi.json`.
@@ -43,7 +44,7 @@ pub fn document(with_facade: bool) -> Value {
             .map(|path| path.insert(operation.method.to_owned(), described));
     }
     let schemas = generator.take_definitions(true);
-    json!({
+    let mut document = json!({
         "openapi": "3.1.0",
         "info": {
             "title": "Router Policy Service",
@@ -54,14 +55,33 @@ pub fn document(with_facade: bool) -> Value {
         "servers": [{ "url": "/" }],
         "paths": paths,
         "components": { "schemas": schemas },
-    })
+    });
+    bound(&mut document);
+    document
+}
+
+/// What 64 bits hold: JSON numbers have no end.
+fn bound(value: &mut Value) {
+    match value {
+        Value::Object(fields) => {
+            if fields
+                .get("format")
+                .is_some_and(|format| format == "uint64")
+            {
+                fields.entry("maximum").or_insert(json!(u64::MAX));
+            }
+            fields.values_mut().for_each(bound);
+        }
+        Value::Array(items) => items.iter_mut().for_each(bound),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
 }
 
 fn describe(operation: &Operation, generator: &mut SchemaGenerator, error: &Schema) -> Value {
     let mut described = json!({
         "summary": operation.summary,
-        "operationId": operation_id(operation),
-        "parameters": parameters(operation),
+        "operationId": operation_id(operation.method, operation.path),
+        "parameters": parameters(operation, generator),
         "responses": responses(operation, generator, error),
     });
     if let Some(request) = operation.request {
@@ -73,20 +93,21 @@ fn describe(operation: &Operation, generator: &mut SchemaGenerator, error: &Sche
     described
 }
 
-fn parameters(operation: &Operation) -> Vec<Value> {
+fn parameters(operation: &Operation, generator: &mut SchemaGenerator) -> Vec<Value> {
     let mut parameters: Vec<Value> = operation
         .path
         .split('/')
         .filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'))
         .map(|name| {
-            json!({ "name": name, "in": "path", "required": true, "schema": { "type": "string" } })
+            let schema = described::segment(name, generator);
+            json!({ "name": name, "in": "path", "required": true, "schema": schema })
         })
         .collect();
     parameters.extend(operation.query.iter().map(|(name, meaning)| {
         let plain = name.trim_end_matches('*');
         json!({
             "name": plain, "in": "query", "required": plain != *name,
-            "description": meaning, "schema": { "type": "string" }
+            "description": meaning, "schema": described::query(operation, plain, generator)
         })
     }));
     let writes = operation.method != "get" && operation.path != "/v1/status";
@@ -131,7 +152,11 @@ fn responses(
     if content.is_empty() {
         responses.insert("204".into(), json!({ "description": "Taken" }));
     } else {
-        let success = json!({ "description": "OK", "content": content });
+        let mut success = json!({ "description": "OK", "content": content });
+        let links = described::links(operation, operation_id);
+        if links.as_object().is_some_and(|links| !links.is_empty()) {
+            success["links"] = links;
+        }
         responses.insert("200".into(), success);
     }
     for status in operation.errors {
@@ -149,17 +174,16 @@ fn responses(
 fn header(name: &str, meaning: &str) -> Value {
     json!({
         "name": name, "in": "header", "required": false,
-        "description": meaning, "schema": { "type": "string" }
+        "description": meaning, "schema": described::header(name)
     })
 }
 
-fn operation_id(operation: &Operation) -> String {
-    let path: String = operation
-        .path
+fn operation_id(method: &str, path: &str) -> String {
+    let path: String = path
         .chars()
         .map(|c| if c.is_ascii_alphanumeric() { c } else { '_' })
         .collect();
-    format!("{}_{}", operation.method, path.trim_matches('_'))
+    format!("{method}_{}", path.trim_matches('_'))
         .trim_end_matches('_')
         .to_owned()
 }

@@ -108,9 +108,9 @@ const READS: &[u16] = &[400, 503];
 const READS_ONE: &[u16] = &[400, 404, 503];
 const READS_AT_LEAST: &[u16] = &[400, 409, 503];
 const READS_ONE_AT_LEAST: &[u16] = &[400, 404, 409, 503];
-const WRITES: &[u16] = &[400, 409, 413, 415, 422, 503];
-const WRITES_ONE: &[u16] = &[400, 404, 409, 412, 413, 415, 422, 503];
-const THRESHOLDS: &[u16] = &[400, 404, 409, 412, 413, 415, 422, 503];
+const WRITES: &[u16] = &[400, 408, 409, 413, 415, 422, 503];
+const WRITES_ONE: &[u16] = &[400, 404, 408, 409, 412, 413, 415, 422, 503];
+const THRESHOLDS: &[u16] = &[400, 404, 408, 409, 412, 413, 415, 422, 503];
 
 /// A `GET` that answers JSON.
 const fn read(
@@ -222,7 +222,7 @@ pub const OPERATIONS: &[Operation] = &[
             "What changes would do; nothing is written",
             of::<ChangesRequest>,
             of::<ValidateAnswer>,
-            &[400, 409, 413, 415, 422, 503],
+            &[400, 408, 409, 413, 415, 422, 503],
         )
     },
     read(
@@ -296,7 +296,7 @@ pub const OPERATIONS: &[Operation] = &[
             "Register a custom parameter, or replace its schema",
             of::<ParameterRequest>,
             of::<ParametersView>,
-            &[400, 409, 412, 413, 415, 422, 503],
+            &[400, 408, 409, 412, 413, 415, 422, 503],
         )
     },
     read(
@@ -364,7 +364,7 @@ pub const OPERATIONS: &[Operation] = &[
             "An agent's report",
             of::<AgentStatus>,
             of::<AgentStatus>,
-            &[400, 413, 415, 422, 503],
+            &[400, 408, 413, 415, 422, 503],
         )
     },
     read(

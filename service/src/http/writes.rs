@@ -1,5 +1,6 @@
 //! What every write shares: actor, command, waiting for convergence.
 
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use event_log::ambient;
@@ -96,8 +97,36 @@ pub fn change(parameters: Option<Patch>, reset: bool) -> Result<Change, Problem>
     }
 }
 
-/// Bound: how often a waiting writer looks at the fleet.
+/// Bound: how often a waiting writer looks at the fleet, at most.
 const LOOK_INTERVAL: Duration = Duration::from_millis(10);
+/// Bound: how often all of them together do: thousands that look whenever an agent reports would leave no time for the
+/// reports, and for the writes themselves.
+const LOOKS_PER_SECOND: u32 = 2_000;
+
+/// Writers that wait.
+#[derive(Debug, Default)]
+pub struct Waiting(AtomicU32);
+
+impl Waiting {
+    fn enter(&self) -> Place<'_> {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        Place(self)
+    }
+
+    fn look_interval(&self) -> Duration {
+        let all = self.0.load(Ordering::Relaxed);
+        LOOK_INTERVAL.max(Duration::from_secs(1) * all / LOOKS_PER_SECOND)
+    }
+}
+
+/// Counts a writer while it waits.
+struct Place<'a>(&'a Waiting);
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        self.0.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
 
 /// Waits until the changes have arrived everywhere, were refused somewhere and answered everywhere else, or address no
 /// router; at most `patience`, when it says how far they are. `None` patience: does not wait and says nothing.
@@ -108,6 +137,7 @@ pub async fn wait(
     patience: Option<Duration>,
 ) -> Option<Convergence> {
     let deadline = Instant::now() + patience?;
+    let _place = app.waiting.enter();
     let mut changes = app.fleet.changes();
     let mut stop = std::pin::pin!(app.stop.cancelled());
     loop {
@@ -132,9 +162,25 @@ pub async fn wait(
         tokio::select! {
             () = &mut stop => return Some(now),
             _ = changes.changed() => {
-                tokio::time::sleep_until(deadline.min(Instant::now() + LOOK_INTERVAL)).await;
+                tokio::time::sleep_until(deadline.min(Instant::now() + app.waiting.look_interval())).await;
             }
             () = tokio::time::sleep_until(wake) => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn many_that_wait_look_less_often() {
+        let waiting = Waiting::default();
+        let places: Vec<_> = (0..10).map(|_| waiting.enter()).collect();
+        assert_eq!(waiting.look_interval(), LOOK_INTERVAL);
+        let more: Vec<_> = (0..1_990).map(|_| waiting.enter()).collect();
+        assert_eq!(waiting.look_interval(), Duration::from_secs(1));
+        drop((places, more));
+        assert_eq!(waiting.look_interval(), LOOK_INTERVAL);
     }
 }

@@ -131,6 +131,8 @@ async fn filters_combine_and_cursors_belong_to_theirs() {
         ("limit=0".into(), 400),
         ("limit=1001".into(), 400),
         ("since=yesterday".into(), 400),
+        // Answered with nothing before, as if nothing had been done.
+        ("action=registred".into(), 400),
         ("nope=1".into(), 400),
     ] {
         let (got, answer) = fixture.get(&format!("/v1/audit?{query}")).await;

@@ -113,6 +113,22 @@ async fn a_client_that_never_finishes_its_request_is_let_go() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_never_finishes_its_body_is_told_and_let_go() {
+    let fixture = Fixture::with(|config| {
+        config.body_read_timeout = std::time::Duration::from_millis(100);
+    })
+    .await;
+    let head = "POST /v1/changes HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n";
+    for body in [
+        "content-length: 1000\r\n\r\n{\"changes\": ",
+        "transfer-encoding: chunked\r\n\r\n1\r\n{\r\n",
+    ] {
+        let answer = raw(&fixture, &format!("{head}{body}")).await;
+        assert!(answer.starts_with("HTTP/1.1 408"), "{answer}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn health_metrics_and_the_page_answer() {
     let fixture = Fixture::new().await;
     let (status, health) = fixture.get("/livez").await;

@@ -8,6 +8,7 @@ use futures::stream::{StreamExt as _, iter};
 use reqwest::Method;
 use serde_json::{Value, json};
 
+use super::bound::Held;
 use super::herd::Herd;
 use super::stage::{Against, Place};
 
@@ -21,67 +22,102 @@ pub(super) struct Attack {
     pub(super) clients: usize,
     /// The same where there is little time; 0 = left out.
     pub(super) quick: usize,
-    /// Memory that it may cost beyond what there was before, at its peak.
-    pub(super) bound_mib: u64,
+    /// What the process may hold for it; with the number of clients this is the bound on memory.
+    pub(super) held: &'static [Held],
     pub(super) run: for<'a> fn(&'a Place, usize) -> Seen<'a>,
 }
 
-macro_rules! attack {
-    ($name:literal, $against:ident, $clients:literal, $quick:literal, $bound:literal, $run:path) => {
-        Attack {
+macro_rules! attacks {
+    ($(($name:literal, $against:ident, $clients:literal, $quick:literal, [$($held:ident),*], $run:path),)*) => {
+        vec![$(Attack {
             name: $name,
             against: Against::$against,
             clients: $clients,
             quick: $quick,
-            bound_mib: $bound,
+            held: &[$(Held::$held),*],
             run: |place, clients| Box::pin($run(place, clients)),
-        }
+        }),*]
     };
 }
 
 /// In the order in which they are run.
 pub(super) fn all() -> Vec<Attack> {
-    vec![
-        attack!("slow heads", Service, 2_000, 100, 128, slow_heads),
-        attack!("slow bodies", Service, 2_000, 0, 128, slow_bodies),
-        attack!("endless heads", Service, 1_000, 100, 128, endless_heads),
-        attack!("many headers", Service, 2_000, 200, 64, many_headers),
-        attack!("huge queries", Service, 2_000, 200, 64, huge_queries),
-        attack!("endless chunks", Service, 500, 50, 64, endless_chunks),
-        attack!("compressed bombs", Service, 200, 20, 64, compressed),
-        attack!("deep JSON", Service, 1_000, 100, 64, deep_json),
-        attack!("hostile schemas", Service, 200, 10, 128, hostile_schemas),
-        attack!("distinct keys", Service, 4_000, 100, 192, distinct_keys),
-        attack!("long reports", Service, 400, 20, 512, long_reports),
-        attack!("idle streams", Service, 10_000, 500, 512, idle_streams),
-        attack!("waiting writers", Service, 2_000, 50, 256, waiting_writers),
-        attack!("deaf streams", Service, 500, 20, 256, deaf_streams),
-        attack!("deaf exports", Service, 500, 20, 256, deaf_exports),
-        attack!("deaf readers", Service, 1_000, 0, 768, deaf_readers),
-        attack!("deaf pipelines", Service, 200, 20, 256, deaf_pipelines),
-        attack!(
-            "idle connections",
+    attacks![
+        ("slow heads", Service, 2_000, 100, [], slow_heads),
+        ("slow bodies", Service, 2_000, 0, [Bodies], slow_bodies),
+        ("endless heads", Service, 1_000, 100, [], endless_heads),
+        ("many headers", Service, 2_000, 200, [], many_headers),
+        ("huge queries", Service, 2_000, 200, [], huge_queries),
+        ("endless chunks", Service, 500, 50, [Bodies], endless_chunks),
+        ("compressed bombs", Service, 200, 20, [], compressed),
+        ("deep JSON", Service, 1_000, 100, [], deep_json),
+        ("hostile schemas", Service, 200, 10, [], hostile_schemas),
+        ("distinct keys", Service, 4_000, 100, [Log], distinct_keys),
+        ("long reports", Service, 400, 8, [Reports], long_reports),
+        ("idle streams", Service, 10_000, 500, [], idle_streams),
+        (
+            "waiting writers",
             Service,
-            17_000,
-            0,
-            256,
-            idle_connections
+            2_000,
+            300,
+            [Log],
+            waiting_writers
         ),
-        attack!("idle connections", Poor, 1_500, 600, 128, idle_connections),
-        attack!("idle connections", Agent, 2_000, 600, 64, idle_connections),
-        attack!("slow heads", Agent, 1_000, 0, 64, slow_heads),
-        attack!("endless heads", Agent, 500, 100, 64, endless_heads),
-        attack!(
+        (
+            "deaf streams",
+            Service,
+            500,
+            20,
+            [Log, Answers],
+            deaf_streams
+        ),
+        (
+            "deaf exports",
+            Service,
+            500,
+            20,
+            [Log, Answers],
+            deaf_exports
+        ),
+        (
+            "deaf readers",
+            Service,
+            1_000,
+            0,
+            [Log, Answers],
+            deaf_readers
+        ),
+        (
+            "deaf pipelines",
+            Service,
+            200,
+            20,
+            [Log, Answers],
+            deaf_pipelines
+        ),
+        ("idle connections", Service, 17_000, 0, [], idle_connections),
+        ("idle connections", Poor, 1_500, 600, [], idle_connections),
+        ("idle connections", Agent, 2_000, 600, [], idle_connections),
+        ("slow heads", Agent, 1_000, 0, [], slow_heads),
+        ("endless heads", Agent, 500, 100, [], endless_heads),
+        (
             "idle connections",
             Frontend,
             6_000,
             300,
-            192,
+            [],
             idle_connections
         ),
-        attack!("slow heads", Frontend, 1_000, 0, 128, slow_heads),
-        attack!("endless heads", Frontend, 500, 100, 128, endless_heads),
-        attack!("endless chunks", Frontend, 500, 50, 128, endless_chunks),
+        ("slow heads", Frontend, 1_000, 0, [], slow_heads),
+        ("endless heads", Frontend, 500, 100, [], endless_heads),
+        (
+            "endless chunks",
+            Frontend,
+            500,
+            50,
+            [Bodies],
+            endless_chunks
+        ),
     ]
 }
 
@@ -219,29 +255,51 @@ fn change(model: &str, reason: &str) -> Vec<u8> {
     .into_bytes()
 }
 
-async fn distinct_keys(place: &Place, clients: usize) -> Vec<String> {
-    // 503: more at once than a slow disk takes in the time of a write.
-    each(clients, 64, &[200, 503], async |n| {
-        let key = format!("key-{n}-{}", "k".repeat(200));
-        let headers = [JSON, ("idempotency-key", key.as_str())];
-        let body = change(&format!("m{}", n % 50), &"r".repeat(2_000));
-        let answer = place
+fn new_key() -> String {
+    event_log::ambient::new_id().to_string()
+}
+
+/// Makes a change as a careful client does: what was not done or is not known (503) is repeated under the same key.
+async fn insist(place: &Place, key: &str, body: Vec<u8>) -> Result<u16, String> {
+    let began = tokio::time::Instant::now();
+    let headers = [JSON, ("idempotency-key", key)];
+    loop {
+        let sent = place
             .http
-            .send(Method::POST, "/v1/changes", &headers, Some(body));
-        answer.await.map(|answer| answer.status)
+            .send(Method::POST, "/v1/changes", &headers, Some(body.clone()));
+        let answer = sent.await?;
+        if answer.status != 503 || began.elapsed() > super::PATIENCE {
+            return Ok(answer.status);
+        }
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+}
+
+async fn distinct_keys(place: &Place, clients: usize) -> Vec<String> {
+    each(clients, 64, &[200], async |n| {
+        let key = format!("key-{n}-{}", "k".repeat(200));
+        insist(
+            place,
+            &key,
+            change(&format!("m{}", n % 50), &"r".repeat(2_000)),
+        )
+        .await
     })
     .await
 }
+
+/// Bound: reports that are sent at the same time.
+pub(super) const REPORTS_AT_ONCE: usize = 16;
 
 async fn long_reports(place: &Place, clients: usize) -> Vec<String> {
     let golden = include_str!("../../inputs/status.json");
     let golden: Value = serde_json::from_str(golden).expect("golden");
     // Refused once too much is kept.
-    each(clients, 16, &[204, 503], async |n| {
+    each(clients, REPORTS_AT_ONCE, &[204, 503], async |n| {
         let mut status = golden.clone();
         status["agent"] = json!(format!("agent-{n}"));
         let router = status["frontends"][0]["routers"][0].clone();
-        status["frontends"][0]["routers"] = json!(vec![router; 1_000]);
+        status["frontends"][0]["routers"] = json!(vec![router; 1_400]);
         let body = status.to_string().into_bytes();
         let answer = place
             .http
@@ -282,14 +340,65 @@ async fn idle_streams(place: &Place, clients: usize) -> Vec<String> {
 }
 
 async fn waiting_writers(place: &Place, clients: usize) -> Vec<String> {
-    // Addresses the live router of the stage, with a value that it takes: converges, or is named as pending.
-    each(clients, 500, &[200, 503], async |n| {
+    // All at once. They address the live router of the stage with a value that it takes, and wait for it.
+    let sent = iter(0..clients).map(async |n| {
         let body = change("mock-model", &format!("waiting {n}"));
         let path = "/v1/changes?wait=converged&timeout_ms=60000";
-        let answer = place.http.send(Method::POST, path, &[JSON], Some(body));
-        answer.await.map(|answer| answer.status)
-    })
-    .await
+        place
+            .http
+            .send(Method::POST, path, &[JSON], Some(body))
+            .await
+    });
+    let answers: Vec<_> = sent.buffer_unordered(clients).collect().await;
+    let mut wrong = Vec::new();
+    let mut positions = std::collections::BTreeSet::new();
+    let (mut made, mut refused) = (0, 0);
+    for answer in answers {
+        match answer {
+            Ok(answer) if answer.status == 200 => {
+                made += 1;
+                positions.insert(answer.json["position"].as_u64().unwrap_or_default());
+                let outcome = answer.json["convergence"]["outcome"].as_str();
+                if outcome != Some("converged") {
+                    wrong.push(format!("waited in vain: {outcome:?}"));
+                }
+            }
+            // More than may be written at once: refused, nothing done, come again.
+            Ok(answer)
+                if answer.code() == "overloaded" && answer.headers.contains_key("retry-after") =>
+            {
+                refused += 1;
+            }
+            Ok(answer) => wrong.push(format!("answered {} {}", answer.status, answer.text)),
+            Err(why) => wrong.push(why),
+        }
+    }
+    println!("      {made} changes made and waited for, {refused} refused with Retry-After");
+    if made == 0 || positions.len() != made {
+        wrong.push(format!("{made} changes at {} positions", positions.len()));
+    }
+    wrong.extend(missing(place, &positions).await);
+    wrong.sort();
+    wrong.dedup();
+    wrong.truncate(4);
+    wrong
+}
+
+/// Which of these records the service does not have.
+async fn missing(place: &Place, positions: &std::collections::BTreeSet<u64>) -> Vec<String> {
+    let asked = iter(positions).map(async |position| {
+        let path = format!("/v1/log/at?position={position}");
+        match place.http.get(&path).await {
+            Ok(answer) if answer.json["verdict"]["verdict"] == "accepted" => None,
+            Ok(answer) => Some(format!("lost: {position}: {}", answer.text)),
+            Err(why) => Some(why),
+        }
+    });
+    asked
+        .buffer_unordered(32)
+        .filter_map(async |wrong| wrong)
+        .collect()
+        .await
 }
 
 /// Policies with long values, and records of them: what a reader who does not read keeps back is worth something.
@@ -303,58 +412,77 @@ async fn weigh_down(place: &Place, records: usize) -> Vec<String> {
     if let Err(why) = sent {
         return vec![why];
     }
-    each(records, 32, &[200, 503], async |n| {
+    each(records, 32, &[200], async |n| {
         let body = json!({"changes": [{"kind": "worker_selection",
             "scope": {"model": format!("heavy{}", n % 64)}, "parameters": {"weight": "w".repeat(14_000)}}]});
-        let body = body.to_string().into_bytes();
-        let answer = place.http.send(Method::POST, "/v1/changes", &[JSON], Some(body));
-        answer.await.map(|answer| answer.status)
+        insist(place, &new_key(), body.to_string().into_bytes()).await
     })
     .await
 }
 
 async fn deaf_streams(place: &Place, clients: usize) -> Vec<String> {
     let herd = Herd::gather(place.address, clients, &asking("/v1/events?after=0")).await;
-    let wrong = weigh_down(place, (clients * 4).min(2_000)).await;
+    let wrong = weigh_down(place, clients * 4).await;
     drop(herd);
     wrong
 }
 
 async fn deaf_exports(place: &Place, clients: usize) -> Vec<String> {
     let mut wrong = weigh_down(place, 64).await;
-    let mut herd = Herd::gather(
-        place.address,
-        clients,
-        &asking("/v1/audit?format=ndjson&order=oldest"),
-    )
-    .await;
-    // They are there until they are cut off; a while is enough to see what they cost.
+    let before = place.open_files();
+    let opening = asking("/v1/audit?format=ndjson&order=oldest");
+    let mut herd = Herd::gather(place.address, clients, &opening).await;
     let open = herd.read(12).await;
-    if open.len() != herd.len() {
-        wrong.push("exports were lost".to_owned());
+    let answered = open
+        .iter()
+        .filter(|read| read.starts_with(b"HTTP/1.1 "))
+        .count();
+    if answered != clients {
+        wrong.push(format!("{answered} of {clients} exports were answered"));
     }
-    tokio::time::sleep(Duration::from_secs(3)).await;
+    wrong.extend(let_go(place, before).await);
+    drop(herd);
     wrong
 }
 
 async fn deaf_readers(place: &Place, clients: usize) -> Vec<String> {
     let mut wrong = weigh_down(place, 64).await;
-    let mut herd = Herd::gather(place.address, clients, &asking("/v1/policies")).await;
-    tokio::time::sleep(Duration::from_secs(3)).await;
-    let open = herd.dribble_until_closed(b"", CUT_OFF).await;
-    wrong.extend(left(open));
+    let before = place.open_files();
+    let herd = Herd::gather(place.address, clients, &asking("/v1/policies")).await;
+    wrong.extend(let_go(place, before).await);
+    drop(herd);
     wrong
 }
 
 async fn deaf_pipelines(place: &Place, clients: usize) -> Vec<String> {
     let mut wrong = weigh_down(place, 64).await;
+    let before = place.open_files();
     let opening = asking("/v1/log/tails").repeat(1_000);
     let herd = Herd::gather(place.address, clients, &opening).await;
-    tokio::time::sleep(Duration::from_secs(3)).await;
-    if herd.len() == 0 {
-        wrong.push("nobody could connect".to_owned());
+    if herd.len() != clients {
+        wrong.push(format!("{} of {clients} could connect", herd.len()));
     }
+    wrong.extend(let_go(place, before).await);
+    drop(herd);
     wrong
+}
+
+/// Files (stores, and other clients) that may be opened meanwhile.
+const OTHER_FILES: usize = 64;
+
+/// Waits until the process has closed its side. A client that reads nothing does not see that.
+async fn let_go(place: &Place, before: usize) -> Vec<String> {
+    let deadline = tokio::time::Instant::now() + CUT_OFF;
+    loop {
+        let open = place.open_files();
+        if open <= before + OTHER_FILES {
+            return Vec::new();
+        }
+        if tokio::time::Instant::now() > deadline {
+            return vec![format!("{before} files were open before, {open} still are")];
+        }
+        tokio::time::sleep(Duration::from_millis(250)).await;
+    }
 }
 
 async fn idle_connections(place: &Place, clients: usize) -> Vec<String> {

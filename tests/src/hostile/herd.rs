@@ -59,7 +59,8 @@ impl Herd {
     pub(super) async fn read(&mut self, most: usize) -> Vec<Vec<u8>> {
         let all = iter(&mut self.0).map(async |stream| {
             let mut read = vec![0; most];
-            let bytes = tokio::time::timeout(Duration::from_secs(20), stream.read(&mut read)).await;
+            let bytes =
+                tokio::time::timeout(Duration::from_secs(120), stream.read(&mut read)).await;
             read.truncate(bytes.ok().and_then(Result::ok).unwrap_or(0));
             read
         });

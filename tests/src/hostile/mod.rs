@@ -5,6 +5,7 @@
 //! on answers that never came, not on speed.
 
 mod attacks;
+mod bound;
 mod herd;
 mod memory;
 mod probe;
@@ -14,7 +15,7 @@ use std::time::Duration;
 
 use attacks::{Attack, all};
 use memory::Memory;
-use probe::Probe;
+use probe::{Met, Probe};
 use stage::Stage;
 
 /// How long a probe may wait for an answer. Generous: what is looked for are answers that never come.
@@ -23,8 +24,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// What an attack did.
 struct Outcome {
     memory: Memory,
-    asked: u64,
-    failed: Vec<String>,
+    bound_mib: u64,
+    met: Met,
     violations: Vec<String>,
 }
 
@@ -45,8 +46,18 @@ pub fn run(quick: bool, only: &[String]) -> bool {
 async fn run_all(quick: bool, only: &[String]) -> bool {
     let mut stage = Stage::set().await;
     println!(
-        "{:<5} {:<34} {:>7} {:>9} {:>9} {:>9} {:>9} {:>7} {:>6}",
-        "", "attack", "clients", "before", "peak", "after", "bound", "probes", "errors"
+        "{:<5} {:<29} {:>7} {:>10} {:>9} {:>9} {:>9} {:>9} {:>8} {:>9} {:>6}",
+        "",
+        "attack",
+        "clients",
+        "RSS before",
+        "peak",
+        "bound +",
+        "after",
+        "slowest",
+        "answers",
+        "sent away",
+        "failed"
     );
     let (mut passed, mut failed) = (0, 0);
     for attack in all() {
@@ -73,46 +84,50 @@ async fn run_all(quick: bool, only: &[String]) -> bool {
 
 async fn one(stage: &mut Stage, attack: &Attack, clients: usize) -> Outcome {
     let place = stage.place(attack.against);
+    let bound_mib = bound::of(attack.against, clients, attack.held);
     let mut memory = Memory::watch(place.process);
     let probe = Probe::start(place.probes.clone());
     let mut violations = (attack.run)(&place, clients).await;
-    let (asked, failed) = probe.stop().await;
+    let met = probe.stop().await;
     // Afterwards: it answers, and has let go of what it held.
-    if let Err(why) = probe::once(&stage.place(attack.against).probes[0]).await {
-        violations.push(format!("no answer afterwards: {why}"));
+    if let Err(why) = probe::once(&place.probes[0]).await {
+        violations.push(format!("no answer afterwards: {why:?}"));
     }
-    memory.settle(attack.bound_mib).await;
-    if memory.peak_mib() > memory.before_mib() + attack.bound_mib {
-        violations.push(format!("more than {} MiB", attack.bound_mib));
+    memory.settle(bound_mib).await;
+    if memory.peak_mib() > memory.before_mib() + bound_mib {
+        violations.push(format!("more than {bound_mib} MiB"));
     }
-    if asked == 0 {
-        violations.push("the probe was never answered".to_owned());
+    if met.answered == 0 {
+        violations.push("the other client was never answered".to_owned());
     }
     if let Some(words) = stage.fallen() {
         violations.push(format!("a process ended: {words}"));
     }
     Outcome {
         memory,
-        asked,
-        failed,
+        bound_mib,
+        met,
         violations,
     }
 }
 
 fn row(attack: &Attack, clients: usize, outcome: &Outcome) -> bool {
-    let fine = outcome.failed.is_empty() && outcome.violations.is_empty();
+    let (memory, met) = (&outcome.memory, &outcome.met);
+    let fine = met.failed.is_empty() && outcome.violations.is_empty();
     let name = format!("{} ({})", attack.name, attack.against.name());
     println!(
-        "{:<5} {name:<34} {clients:>7} {:>5} MiB {:>5} MiB {:>5} MiB {:>5} MiB {:>7} {:>6}",
+        "{:<5} {name:<29} {clients:>7} {:>6} MiB {:>5} MiB {:>5} MiB {:>5} MiB {:>6} ms {:>8} {:>9} {:>6}",
         if fine { "ok" } else { "FAIL" },
-        outcome.memory.before_mib(),
-        outcome.memory.peak_mib(),
-        outcome.memory.after_mib(),
-        attack.bound_mib,
-        outcome.asked,
-        outcome.failed.len()
+        memory.before_mib(),
+        memory.peak_mib(),
+        outcome.bound_mib,
+        memory.after_mib(),
+        met.slowest.as_millis(),
+        met.answered,
+        met.sent_away,
+        met.failed.len()
     );
-    for words in outcome.failed.iter().take(3).chain(&outcome.violations) {
+    for words in met.failed.iter().take(3).chain(&outcome.violations) {
         println!("      {words}");
     }
     fine

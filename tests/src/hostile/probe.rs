@@ -1,7 +1,5 @@
 //! An ordinary client beside an attack.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use reqwest::{Client, Method};
@@ -31,10 +29,22 @@ impl Question {
 /// Pause between two questions.
 const PAUSE: Duration = Duration::from_millis(50);
 
+/// What an ordinary client met.
+#[derive(Debug, Default)]
+pub(super) struct Met {
+    /// Questions that were answered.
+    pub(super) answered: u64,
+    /// Times that it was told to come again, and did.
+    pub(super) sent_away: u64,
+    /// The longest that one answer took, with all coming again.
+    pub(super) slowest: Duration,
+    /// What it asked in vain.
+    pub(super) failed: Vec<String>,
+}
+
 pub(super) struct Probe {
     stop: watch::Sender<bool>,
-    asked: Arc<AtomicU64>,
-    task: JoinHandle<Vec<String>>,
+    task: JoinHandle<Met>,
 }
 
 impl Probe {
@@ -42,37 +52,59 @@ impl Probe {
     #[expect(clippy::disallowed_methods, reason = "awaited in `stop`")]
     pub(super) fn start(questions: Vec<Question>) -> Probe {
         let (stop, mut stopped) = watch::channel(false);
-        let asked = Arc::new(AtomicU64::new(0));
-        let count = Arc::clone(&asked);
         let task = tokio::spawn(async move {
-            let mut failed = Vec::new();
+            let mut met = Met::default();
             for question in questions.iter().cycle() {
                 if *stopped.borrow_and_update() {
                     break;
                 }
-                match once(question).await {
-                    Ok(()) => {
-                        count.fetch_add(1, Ordering::Relaxed);
-                    }
-                    Err(why) => failed.push(why),
-                }
+                met.ask(question).await;
                 let _ = tokio::time::timeout(PAUSE, stopped.changed()).await;
             }
-            failed
+            met
         });
-        Probe { stop, asked, task }
+        Probe { stop, task }
     }
 
-    /// How many were answered, and what went wrong with the others.
-    pub(super) async fn stop(self) -> (u64, Vec<String>) {
+    /// What it met.
+    pub(super) async fn stop(self) -> Met {
         self.stop.send_replace(true);
-        let failed = self.task.await.expect("the probe does not panic");
-        (self.asked.load(Ordering::Relaxed), failed)
+        self.task.await.expect("the probe does not panic")
     }
 }
 
+impl Met {
+    async fn ask(&mut self, question: &Question) {
+        let began = tokio::time::Instant::now();
+        let answered = loop {
+            match once(question).await {
+                Err(Refusal::Later(_)) if began.elapsed() < PATIENCE => {
+                    self.sent_away += 1;
+                    // As `Retry-After` says.
+                    tokio::time::sleep(Duration::from_secs(1)).await;
+                }
+                answered => break answered,
+            }
+        };
+        self.slowest = self.slowest.max(began.elapsed());
+        match answered {
+            Ok(()) => self.answered += 1,
+            Err(Refusal::Later(why) | Refusal::Failed(why)) => self.failed.push(why),
+        }
+    }
+}
+
+/// Why there was no success.
+#[derive(Debug)]
+pub(super) enum Refusal {
+    /// Too much at once: 503 with `Retry-After`.
+    Later(String),
+    /// Anything else.
+    Failed(String),
+}
+
 /// Asks once, over a connection of its own.
-pub(super) async fn once(question: &Question) -> Result<(), String> {
+pub(super) async fn once(question: &Question) -> Result<(), Refusal> {
     let client = Client::builder()
         .timeout(PATIENCE)
         .no_proxy()
@@ -85,20 +117,21 @@ pub(super) async fn once(question: &Question) -> Result<(), String> {
             .header("content-type", "application/json")
             .body(body.clone());
     }
-    let shown = || format!("{} {}", question.method, question.url);
-    let answer = request
-        .send()
-        .await
-        .map_err(|why| format!("{}: {why:?}", shown()))?;
+    let failed = |why: reqwest::Error| {
+        Refusal::Failed(format!("{} {}: {why:?}", question.method, question.url))
+    };
+    let answer = request.send().await.map_err(failed)?;
     let status = answer.status();
-    let text = answer
-        .text()
-        .await
-        .map_err(|why| format!("{}: {why:?}", shown()))?;
+    let later = answer.headers().contains_key("retry-after");
+    let text = answer.text().await.map_err(failed)?;
     if status.is_success() {
-        Ok(())
-    } else {
-        let text: String = text.chars().take(200).collect();
-        Err(format!("{}: {status} {text}", shown()))
+        return Ok(());
     }
+    let text: String = text.chars().take(200).collect();
+    let why = format!("{} {}: {status} {text}", question.method, question.url);
+    Err(if later && text.contains("\"overloaded\"") {
+        Refusal::Later(why)
+    } else {
+        Refusal::Failed(why)
+    })
 }

@@ -44,8 +44,16 @@ pub(super) struct Place {
     pub(super) probes: Vec<Question>,
 }
 
+impl Place {
+    /// Files that the process has open; connections are among them.
+    pub(super) fn open_files(&self) -> usize {
+        let open = std::fs::read_dir(format!("/proc/{}/fd", self.process));
+        open.map_or(0, Iterator::count)
+    }
+}
+
 /// Open files of the poor service.
-const FEW_FILES: usize = 512;
+pub(super) const FEW_FILES: usize = 512;
 const STARTING: Duration = Duration::from_secs(60);
 
 pub(super) struct Stage {
@@ -64,13 +72,14 @@ impl Stage {
         let start = |name: &str, program: &str, files: &str, port: u16, arguments: &[&str]| {
             let mut command = Command::new("sh");
             command
-                .args(["-c", &format!("ulimit -n {files}; exec \"$@\""), "sh"])
+                .args(["-c", &format!("ulimit {files}; exec \"$@\""), "sh"])
                 .arg(binary(program))
                 .args(arguments);
             (Process::start(name, &folder, &mut command), port)
         };
-        let most = "\"$(ulimit -H -n)\"";
-        let few = FEW_FILES.to_string();
+        // As a system starts them: each raises it for itself.
+        let most = "-S -n 1024";
+        let few = format!("-n {FEW_FILES}");
         let ports = [(); 4].map(|()| free_port());
         let at = |port: u16| format!("127.0.0.1:{port}");
         let data = |name: &str| folder.join(name).display().to_string();
@@ -121,7 +130,10 @@ impl Stage {
                 wait_until(
                     &format!("{} is there", question.url),
                     STARTING,
-                    async || super::probe::once(question).await,
+                    async || {
+                        let asked = super::probe::once(question).await;
+                        asked.map_err(|why| format!("{why:?}"))
+                    },
                 )
                 .await;
             }
