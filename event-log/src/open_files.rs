@@ -13,7 +13,7 @@ pub fn raise() -> std::io::Result<Option<u64>> {
     let mut limit = getrlimit(Resource::Nofile);
     if limit.current != limit.maximum {
         limit.current = limit.maximum;
-        setrlimit(Resource::Nofile, limit.clone())?;
+        setrlimit(Resource::Nofile, limit)?;
     }
     Ok(limit.current)
 }

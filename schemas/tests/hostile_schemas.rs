@@ -3,8 +3,6 @@
 //!
 //! Not one of these may take noticeable time; a hang shows as a test that does not end.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 use schemas::parameter::{CustomParameters, check, check_schema};
 use schemas::{ParameterName, PolicyKind, Rejection};
 use serde_json::{Map, Value, json};
