@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 
 use schemas::event::record_hash;
 use schemas::state::{self, Check, Reading, State, Tail};
-use schemas::{LogId, Position, Subject};
+use schemas::{Hash, LogId, Position, Subject};
 
 use crate::port::{Entry, Failure, Head, LogReader, Seen, Tails};
 
@@ -17,6 +17,10 @@ pub struct Bootstrapped {
     pub log_id: LogId,
     /// Everything up to its position.
     pub state: State,
+    /// Hash of the record at that position, as it was read with the state; `None` when there is none (the log is empty, or
+    /// its last records were removed). A reader that follows from here knows the log again by it: asking for it later could
+    /// find another record there, or none.
+    pub record: Option<Hash>,
     /// True when the whole history had to be read.
     pub replayed: bool,
 }
@@ -64,6 +68,8 @@ pub struct BootstrapMachine {
     shortcut: Option<State>,
     checks: BTreeSet<Check>,
     folded: State,
+    /// The last record that was read.
+    last: Option<(Position, Hash)>,
 }
 
 impl BootstrapMachine {
@@ -76,6 +82,7 @@ impl BootstrapMachine {
             shortcut: None,
             checks: BTreeSet::new(),
             folded: State::default(),
+            last: None,
         }
     }
 
@@ -86,8 +93,7 @@ impl BootstrapMachine {
             Input::Tails(Ok(tails)) => self.tails(tails),
             Input::Next(Ok(found)) => {
                 let check = self.checks.pop_first();
-                let found =
-                    found.map(|entry| (entry.position, record_hash(&entry.subject, &entry.bytes)));
+                let found = found.as_ref().map(mark);
                 if check.is_none_or(|check| check.holds(found)) {
                     self.check()
                 } else {
@@ -98,6 +104,7 @@ impl BootstrapMachine {
             Input::Record(Ok(entry)) => {
                 let reading = (self.read)(&entry.subject, &entry.bytes);
                 (self.folded).evolve(entry.position, &entry.subject, &entry.bytes, &reading);
+                self.last = Some(mark(&entry));
                 if self
                     .head
                     .is_some_and(|head| self.folded.position < head.position)
@@ -116,6 +123,8 @@ impl BootstrapMachine {
 
     fn tails(&mut self, tails: Tails) -> Output {
         self.head = Some(tails.up_to);
+        let newest = tails.entries.iter().max_by_key(|entry| entry.position);
+        self.last = newest.map(mark);
         let readings: Vec<Tail> = tails
             .entries
             .into_iter()
@@ -166,10 +175,18 @@ impl BootstrapMachine {
         };
         Output::Done(Ok(Box::new(Bootstrapped {
             log_id: head.log_id,
+            record: self
+                .last
+                .filter(|(position, _)| *position == state.position)
+                .map(|(_, hash)| hash),
             state,
             replayed,
         })))
     }
+}
+
+fn mark(entry: &Entry) -> (Position, Hash) {
+    (entry.position, record_hash(&entry.subject, &entry.bytes))
 }
 
 /// Reads the state of the log.

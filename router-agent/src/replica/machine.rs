@@ -29,8 +29,6 @@ enum Stage {
     /// The record at the cursor, to know the log again by.
     Recognising(Head),
     Bootstrapping(Head),
-    /// The record at the end of the state just read.
-    Marking(Head),
     Opening(Head),
     Following,
 }
@@ -45,7 +43,6 @@ pub struct ReplicaMachine {
     /// A write of the copy failed: what one record changed may not be put on top of it.
     torn: bool,
     stage: Stage,
-    made: Option<Box<Bootstrapped>>,
     /// Nothing is published before this is reached.
     publish_from: Position,
     published: Followed,
@@ -71,7 +68,6 @@ impl ReplicaMachine {
             unsynced: 0,
             torn: false,
             stage: Stage::Meeting,
-            made: None,
             publish_from: Position::START,
             published,
             attempt: 0,
@@ -111,7 +107,7 @@ impl ReplicaMachine {
             }
             Input::Head(head) => head.and_then(|head| self.met(head, &mut out)),
             Input::Found(found) => found.and_then(|found| self.found(found, &mut out)),
-            Input::Bootstrapped(made) => made.and_then(|made| self.bootstrapped(made, &mut out)),
+            Input::Bootstrapped(made) => made.and_then(|made| self.bootstrapped(*made, &mut out)),
             Input::Followed(followed) => followed.map(|()| self.followed(&mut out)),
             Input::Record(entry, reading) => {
                 self.fold(entry, &reading, &mut out);
@@ -156,7 +152,6 @@ impl ReplicaMachine {
                 }
                 self.recognised(cursor, head, out);
             }
-            (Stage::Marking(head), _) => self.marked(head, hash.unwrap_or(Hash::ZERO), out),
             (
                 Stage::Recognising(_)
                 | Stage::Meeting
@@ -183,11 +178,7 @@ impl ReplicaMachine {
         out.push(Output::Bootstrap);
     }
 
-    fn bootstrapped(
-        &mut self,
-        made: Box<Bootstrapped>,
-        out: &mut Vec<Output>,
-    ) -> Result<(), Failure> {
+    fn bootstrapped(&mut self, made: Bootstrapped, out: &mut Vec<Output>) -> Result<(), Failure> {
         let position = made.state.position;
         if let Some(cursor) = self.cursor
             && (cursor.log_id != made.log_id || position < cursor.position)
@@ -195,30 +186,22 @@ impl ReplicaMachine {
             // It was another one a moment ago: look again, and refuse it then.
             return Err(Failure::Determinate("the log changed meanwhile".to_owned()));
         }
-        if let Stage::Bootstrapping(head) = self.stage {
-            self.stage = Stage::Marking(head);
-            self.made = Some(made);
-            out.push(Output::Find(position));
-        }
-        Ok(())
-    }
-
-    fn marked(&mut self, head: Head, hash: Hash, out: &mut Vec<Output>) {
-        let Some(made) = self.made.take() else {
-            return;
+        let Stage::Bootstrapping(head) = self.stage else {
+            return Ok(());
         };
         let cursor = Cursor {
             log_id: made.log_id,
-            position: made.state.position,
-            hash,
+            position,
+            hash: made.record.unwrap_or(Hash::ZERO),
         };
-        tracing::info!(log_id = %cursor.log_id, position = %cursor.position, replayed = made.replayed, policies = made.state.policies.len(), "state read from the log");
+        tracing::info!(log_id = %cursor.log_id, %position, replayed = made.replayed, policies = made.state.policies.len(), "state read from the log");
         self.state = made.state;
         self.cursor = Some(cursor);
         self.outdated = false;
         self.replace(cursor, out);
         self.publish(LogState::Following, out);
         self.open(cursor, head, out);
+        Ok(())
     }
 
     fn open(&mut self, cursor: Cursor, head: Head, out: &mut Vec<Output>) {

@@ -32,6 +32,10 @@ impl World {
         let tails = self.broker.store.as_ref().map(Store::tails);
         let made = tails.and_then(|tails| {
             let read = crate::world::read(agent.process.old);
+            let newest = tails.entries.iter().max_by_key(|entry| entry.position);
+            let record = newest
+                .filter(|entry| entry.position == tails.up_to.position)
+                .map(|entry| schemas::event::record_hash(&entry.subject, &entry.bytes));
             let readings: Vec<Tail> = (tails.entries.into_iter())
                 .map(|entry| Tail {
                     reading: read(&entry.subject, &entry.bytes),
@@ -44,6 +48,7 @@ impl World {
             Some(Bootstrapped {
                 log_id: tails.up_to.log_id,
                 state,
+                record,
                 replayed: false,
             })
         });

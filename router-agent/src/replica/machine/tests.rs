@@ -1,5 +1,7 @@
 use super::*;
 use bytes::Bytes;
+use event_log::Tails;
+use event_log::bootstrap::{BootstrapMachine, Input as BootInput, Output as BootOutput};
 use schemas::LogId;
 use schemas::Subject;
 use uuid::Uuid;
@@ -31,13 +33,13 @@ fn following() -> ReplicaMachine {
     let made = Bootstrapped {
         log_id: log_id(),
         state: State::default(),
+        record: None,
         replayed: false,
     };
     for input in [
         Input::Start,
         Input::Head(Ok(head(0))),
         Input::Bootstrapped(Ok(Box::new(made))),
-        Input::Found(Ok(None)),
         Input::Followed(Ok(())),
     ] {
         let _ = machine.step(input);
@@ -75,4 +77,49 @@ fn regression_after_a_failed_write_the_copy_is_written_whole() {
     machine.not_kept();
     let out = machine.step(Input::Looked(Ok(head(3))));
     assert!(matches!(out[..], [Output::Replace(_)]), "{out:?}");
+}
+
+#[test]
+fn regression_the_log_is_known_again_by_the_record_that_the_state_was_read_with() {
+    let mut boot = BootstrapMachine::new(migrations::read);
+    let Input::Record(entry, _) = record(7) else {
+        unreachable!("it is one")
+    };
+    let hash = record_hash(&entry.subject, &entry.bytes);
+    let tails = Tails {
+        up_to: head(7),
+        entries: vec![entry.clone()],
+    };
+    let mut out = boot.step(BootInput::Tails(Ok(tails)));
+    while let BootOutput::Next(..) | BootOutput::At(_) | BootOutput::Open(_) | BootOutput::Record =
+        out
+    {
+        out = boot.step(match out {
+            BootOutput::Open(_) => BootInput::Opened(Ok(())),
+            BootOutput::Record => BootInput::Record(Ok(entry.clone())),
+            BootOutput::Next(..) | BootOutput::At(_) => BootInput::Next(Ok(None)),
+            BootOutput::Tails | BootOutput::Done(_) => unreachable!("not asked for again"),
+        });
+    }
+    let BootOutput::Done(Ok(made)) = out else {
+        panic!("{out:?}")
+    };
+    let mut machine = ReplicaMachine::new(None);
+    let _ = machine.step(Input::Start);
+    let _ = machine.step(Input::Head(Ok(head(7))));
+    // Nothing is asked of the log in between: it may be put back just then.
+    let out = machine.step(Input::Bootstrapped(Ok(made)));
+    let followed = out.iter().find_map(|one| match one {
+        Output::Follow(seen) => Some(*seen),
+        _ => None,
+    });
+    assert_eq!(
+        followed,
+        Some(Seen {
+            log_id: log_id(),
+            position: Position(7),
+            record: Some(hash),
+        }),
+        "{out:?}"
+    );
 }
