@@ -43,7 +43,7 @@ pub fn run(examples: u32, phases: &str) -> bool {
             "positive_data_acceptance,not_a_server_error",
         ])
         .args(["--phases", phases, "--max-examples", &examples.to_string()])
-        .args(["--workers", "2", "--request-timeout", "60"])
+        .args(["--workers", "1", "--request-timeout", "60"])
         // Making a report of an agent (frontends, routers, values of any shape) takes Hypothesis longer than it allows itself
         // beside other work; it says nothing of the service.
         .args(["--suppress-health-check", "too_slow"])

@@ -80,6 +80,12 @@ impl ReplicaMachine {
         self.unsynced > 0
     }
 
+    /// True while the state is the copy's, made by a version that understood other records.
+    #[must_use]
+    pub fn is_outdated(&self) -> bool {
+        self.outdated
+    }
+
     /// A write failed, or it is not known whether it was done: the next one writes the whole state.
     ///
     /// SUBTLE: were only the next record's changes written, the copy would have a hole behind its cursor that nothing would

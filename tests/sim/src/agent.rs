@@ -379,8 +379,8 @@ impl World {
         let Some(state) = agent.followed.state.clone() else {
             return;
         };
-        let outdated = agent.disk.copies.back().is_some_and(|kept| kept.outdated);
-        let (old, log_id) = (agent.process.old || outdated, agent.followed.log.log_id);
+        let old = agent.process.old || agent.machine.is_outdated();
+        let log_id = agent.followed.log.log_id;
         self.oracle
             .shown(&format!("agent {i}"), log_id, &state, old, None);
     }

@@ -116,6 +116,7 @@ impl World {
             serves,
             down_until: 0,
             hidden: None,
+            process: 0,
         };
         let now = self.now;
         frontend.start(now, || self.new_router());

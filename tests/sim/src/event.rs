@@ -116,6 +116,8 @@ pub enum Event {
         epoch: u64,
         /// Which of its loops.
         at: usize,
+        /// To which process of the frontend: a connection ends with the process that it is to.
+        process: u64,
         /// What.
         ask: Box<Ask>,
         /// How it goes wrong.

@@ -38,6 +38,8 @@ pub struct Frontend {
     pub down_until: u64,
     /// This router is left out of listings until then.
     pub hidden: Option<(RouterId, u64)>,
+    /// Counts its processes.
+    pub process: u64,
 }
 
 /// The loop of one frontend in one agent.
@@ -254,12 +256,14 @@ impl World {
             }
         };
         let epoch = self.agents[i].process.epoch;
+        let process = self.frontends[self.agents[i].loops[at].frontend].process;
         self.at(
             delay,
             Event::FrontendArrive {
                 agent: i,
                 epoch,
                 at,
+                process,
                 ask: Box::new(ask),
                 trouble,
             },
@@ -270,6 +274,7 @@ impl World {
     pub fn frontend_arrived(
         &mut self,
         (i, epoch, at): (usize, u64, usize),
+        process: u64,
         ask: &Ask,
         trouble: Trouble,
     ) {
@@ -279,9 +284,11 @@ impl World {
         };
         let current = self.agents[i].process.epoch == epoch;
         let front = &mut self.frontends[frontend];
-        if front.down_until > now {
+        // SUBTLE: thresholds have no revision: what reached a new process before its first listing would be taken for what it
+        // started with, and nobody could tell. Only something between agent and frontend that keeps calls could do that.
+        if front.down_until > now || front.process != process {
             self.marks.hit("frontend does not answer");
-            let why = Err(TargetError::transient("connection refused"));
+            let why = Err(TargetError::transient("connection refused, or reset"));
             if current && trouble != Trouble::Late {
                 self.frontend_answers(i, at, ask, why, MS);
             }
@@ -444,6 +451,7 @@ impl Frontend {
 
     /// Its process starts: new routers at revision 0, thresholds as at startup.
     pub fn start(&mut self, now: u64, mut id: impl FnMut() -> RouterId) {
+        self.process += 1;
         self.fake.routers.clear();
         for router in self.serves.clone() {
             let id = id();

@@ -42,7 +42,7 @@ use mutation::Mutation;
 use world::World;
 
 /// Version of the worlds: a seed means the same world only within one version.
-pub const WORLDS: u32 = 2;
+pub const WORLDS: u32 = 3;
 
 /// What became of one seed.
 #[derive(Debug, Clone)]

@@ -299,9 +299,10 @@ impl World {
                 agent,
                 epoch,
                 at,
+                process,
                 ask,
                 trouble,
-            } => self.frontend_arrived((agent, epoch, at), &ask, trouble),
+            } => self.frontend_arrived((agent, epoch, at), process, &ask, trouble),
             Event::FrontendAnswer {
                 agent,
                 epoch,
