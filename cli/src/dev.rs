@@ -30,7 +30,12 @@ pub(crate) async fn run(options: Dev) -> Result<(), Problem> {
         demo = Some(Demo::start(&options.data, options.group.as_ref(), &wiring).await?);
     }
     let fleet = demo.as_ref().map(Demo::addresses);
-    say(&banner(running.address(), &options, fleet.as_deref()));
+    say(&banner(
+        running.address(),
+        &options,
+        fleet.as_deref(),
+        &me(),
+    ));
     let show = async {
         match &demo {
             Some(demo) => demo.show().await,
@@ -89,23 +94,38 @@ async fn agent(options: &Dev, wiring: Wiring) -> Result<router_agent::Running, P
         .map_err(|error| Problem::Failed(format!("the agent does not start: {}", chain(&error))))
 }
 
+/// How this program was called, to be called like that again: `cargo run` leaves it on nobody's path.
+fn me() -> String {
+    let called = std::env::args().next().unwrap_or_default();
+    if called.is_empty() || called.len() > CALLED_CHARS_MAX {
+        "router-policy".to_owned()
+    } else {
+        called
+    }
+}
+
+/// Longer ones would not fit beside a command on a terminal of 80 columns.
+const CALLED_CHARS_MAX: usize = 30;
+
 /// Where everything is, and what to try next. `fleet`: the demo's frontends.
-fn banner(address: SocketAddr, options: &Dev, fleet: Option<&[String]>) -> String {
+fn banner(address: SocketAddr, options: &Dev, fleet: Option<&[String]>, me: &str) -> String {
     let url = format!("http://{address}");
     let service = if url == "http://127.0.0.1:8090" {
         String::new()
     } else {
-        format!("export ROUTER_POLICY_SERVICE={url}\n    ")
+        format!("export ROUTER_POLICY_SERVICE={url}\n  ")
     };
     let indented = "\n                       ";
     let frontends = if let Some(fleet) = fleet {
         format!("\n  demo frontends       {}\n", fleet.join(indented))
     } else if options.frontends.is_empty() {
-        "\n  No frontend is looked after yet. Start one and give it to me:
-    python -m dynamo.frontend --http-port 8000 --router-mode kv      (Dynamo 1.7, with a worker or a mocker)
-    router-policy dev --frontend http://127.0.0.1:8000
-  Changes, history and audit work already: a policy waits for the routers that it is for.\n"
-            .to_owned()
+        format!(
+            "\n  No frontend is looked after yet. Start one (Dynamo 1.7, with a worker or a
+  mocker) and give it to me:
+    python -m dynamo.frontend --http-port 8000 --router-mode kv
+    {me} dev --frontend http://127.0.0.1:8000
+  Changes, history and audit work already: a policy waits for its routers.\n"
+        )
     } else {
         format!(
             "\n  agent looks after    {}\n",
@@ -113,9 +133,9 @@ fn banner(address: SocketAddr, options: &Dev, fleet: Option<&[String]>) -> Strin
         )
     };
     let commands = if fleet.is_some() {
-        demo_commands()
+        demo_commands(me)
     } else {
-        COMMANDS.to_owned()
+        commands(me)
     };
     format!(
         "router-policy dev: service, log and agents in one process (Ctrl-C stops it)
@@ -127,31 +147,37 @@ fn banner(address: SocketAddr, options: &Dev, fleet: Option<&[String]>) -> Strin
   kept in              {data}
 {frontends}
   Try, in another terminal:
-    {service}{commands}",
+
+  {service}{commands}",
         data = options.data.display(),
     )
 }
 
-const COMMANDS: &str =
-    "router-policy set router_temperature=0.3 --model mock-model --reason 'spread a little'
-    router-policy get
-    router-policy history --model mock-model
-    router-policy set router_temperature=null --model mock-model
-    router-policy audit
-    router-policy status
-";
+fn commands(me: &str) -> String {
+    format!(
+        "{me} set router_temperature=0.3 --model mock-model
+  {me} get
+  {me} history --model mock-model
+  {me} set router_temperature=null --model mock-model
+  {me} audit
+  {me} status
+"
+    )
+}
 
-fn demo_commands() -> String {
+fn demo_commands(me: &str) -> String {
     let model = demo::MODEL;
     format!(
-        "router-policy set overlap_score_credit=0 --model {model} --wait     (no credit for cached blocks: hits fall)
-    router-policy set overlap_score_credit=null --model {model}         (back to the startup value: hits rise)
-    router-policy set router_temperature=1 --model {model}              (spread the requests)
-    router-policy set active_prefill_tokens_threshold=100 --model {model}
-    router-policy history --model {model}
-    router-policy status
+        "# no credit for cached blocks: hits fall; null is the startup value again
+  {me} set overlap_score_credit=0 --model {model}
+  {me} set overlap_score_credit=null --model {model}
+  # spread the requests; with --wait it ends when all three have it
+  {me} set router_temperature=1 --model {model}
+  {me} history --model {model}
+  {me} status
 
-  Each worker's share of the requests, and how much of their prompts it had cached, in the last second:
+  Each worker's share of the requests, and how much of their prompts it had
+  cached, in the last second:
 
 "
     )
@@ -172,15 +198,37 @@ mod tests {
     }
 
     #[test]
+    fn the_banner_fits_a_terminal_of_80_columns() {
+        let address = SocketAddr::from(([127, 0, 0, 1], 65_535));
+        let fleet = ["demo-1 http://127.0.0.1:65535".to_owned()];
+        for (frontends, fleet) in [
+            (&[][..], None),
+            (&["http://a"], None),
+            (&[], Some(&fleet[..])),
+        ] {
+            let banner = banner(
+                address,
+                &dev(frontends),
+                fleet,
+                "target/release/router-policy",
+            );
+            for line in banner.lines() {
+                assert!(line.chars().count() <= 80, "{line}");
+            }
+        }
+    }
+
+    #[test]
     fn the_banner_says_what_to_do_without_a_frontend() {
         let usual = SocketAddr::from(([127, 0, 0, 1], 8090));
-        let without = banner(usual, &dev(&[]), None);
+        let without = banner(usual, &dev(&[]), None, "router-policy");
         assert!(without.contains("dev --frontend"), "{without}");
         assert!(!without.contains("export"), "{without}");
         let with = banner(
             SocketAddr::from(([127, 0, 0, 1], 9)),
             &dev(&["http://a", "http://b"]),
             None,
+            "router-policy",
         );
         assert!(
             with.contains("http://b") && !with.contains("dev --frontend"),

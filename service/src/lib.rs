@@ -149,7 +149,7 @@ pub async fn start(config: Config, wiring: Wiring) -> Result<Running, StartError
         address: config.listen,
         source,
     };
-    let listener = TcpListener::bind(config.listen).await.map_err(listen)?;
+    let listener = http::server::bind(config.listen).map_err(listen)?;
     let address = listener.local_addr().map_err(listen)?;
 
     let (data_dir, cache_bytes) = (config.data_dir.clone(), config.cache_bytes);

@@ -16,7 +16,8 @@
 //! | `agents` | `state` | fresh and stale agents |
 //! | `agents_refused_total` | | reports refused because too many agents are remembered |
 //! | `streams` | | open event and convergence streams |
-//! | `limits_reached_total` | `limit` | times that a bound was reached: writes, streams, connections |
+//! | `answers_waiting_kib` | | large answers that their clients have not taken yet |
+//! | `limits_reached_total` | `limit` | times that a bound was reached: writes, streams, connections, answers |
 
 use std::time::Duration;
 
@@ -76,6 +77,7 @@ pub struct Metrics {
     pub agents_refused: Counter,
     /// Open streams.
     pub streams: Gauge,
+    answers_waiting_kib: Gauge,
     limits: Family<Limit, Counter>,
 }
 
@@ -155,6 +157,11 @@ impl Default for Metrics {
                 Counter::default()
             ),
             streams: register!("streams", "Open streams", Gauge::default()),
+            answers_waiting_kib: register!(
+                "answers_waiting_kib",
+                "Large answers that their clients have not taken yet, in KiB",
+                Gauge::default()
+            ),
             limits: register!(
                 "limits_reached",
                 "Times that a bound was reached",
@@ -246,6 +253,10 @@ impl Metrics {
                 .get_or_create(&AgentState { state })
                 .set(gauge(count as u64));
         }
+    }
+
+    pub(crate) fn answers_waiting(&self, kib: u64) {
+        self.answers_waiting_kib.set(gauge(kib));
     }
 
     pub(crate) fn limit(&self, limit: &'static str) {

@@ -50,6 +50,8 @@ fn health(app: &App) -> Health {
 
 /// `GET /metrics`.
 pub async fn metrics(State(app): State<App>) -> Response {
+    app.metrics
+        .answers_waiting(super::weight::waiting_kib(&app));
     let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
     ([(header::CONTENT_TYPE, kind)], app.metrics.text()).into_response()
 }

@@ -2,6 +2,8 @@
 //!
 //! Owns: how many connections are open, how long a client may take over its request's head, and the end of all of them.
 
+use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,7 +12,7 @@ use event_log::ambient::Tasks;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
@@ -24,6 +26,27 @@ use super::socket::Patient;
 const HEAD_BYTES_MAX: usize = 16 << 10;
 /// Accepting failed for now (no file handles left): pause, do not spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Bound: what the system keeps of answers that a client has not taken yet, per connection. Left to itself it keeps megabytes
+/// for each; the system may round this (Linux doubles it for its own books and ends at `net.core.wmem_max`).
+const SEND_BUFFER_BYTES: u32 = 256 << 10;
+const BACKLOG: u32 = 1_024;
+
+/// Listens; connections inherit the bound of what they keep.
+///
+/// # Errors
+/// The address is in use, or not of this machine.
+pub fn bind(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = match address {
+        SocketAddr::V4(_) => TcpSocket::new_v4()?,
+        SocketAddr::V6(_) => TcpSocket::new_v6()?,
+    };
+    #[cfg(not(windows))]
+    socket.set_reuseaddr(true)?;
+    socket.set_send_buffer_size(SEND_BUFFER_BYTES)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
+}
 
 /// Serves until the tasks stop; then waits for open requests, at most `stop_patience`.
 pub async fn serve(

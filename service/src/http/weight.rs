@@ -42,6 +42,12 @@ fn places(app: &App, bytes: usize) -> u32 {
         .min(app.config.answers_kib_max)
 }
 
+/// What large answers take now.
+pub(super) fn waiting_kib(app: &App) -> u64 {
+    let free = u64::try_from(app.weight.available_permits()).unwrap_or(u64::MAX);
+    u64::from(app.config.answers_kib_max).saturating_sub(free)
+}
+
 /// An answer, or 503 when too many large ones wait for their clients.
 pub(super) async fn bounded(app: &App, response: Response) -> Response {
     let size = response.body().size_hint().exact();
