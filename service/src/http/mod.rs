@@ -20,6 +20,7 @@ pub mod openapi;
 pub mod operations;
 pub mod parameters;
 pub mod pieces;
+mod places;
 pub mod policies;
 pub mod problem;
 pub mod query;

@@ -173,3 +173,67 @@ async fn regression_long_reports_are_bounded_by_their_bytes() {
     long.report = 2;
     board.report(&long).await.unwrap();
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn regression_who_only_holds_connections_makes_room_for_others() {
+    let fixture = Fixture::with(|config| {
+        config.connections_max = 4;
+        // Longer than anybody waits here.
+        config.header_read_timeout = PATIENCE * 3;
+    })
+    .await;
+    let body = json!({"changes": [change("m1", 0.5)]});
+    assert_eq!(
+        fixture.send(Method::POST, "/v1/changes", &body).await.0,
+        200
+    );
+    let address = fixture.running().address();
+    // Two that are being answered, and hear of every change.
+    let mut streams = Vec::new();
+    for _ in 0..2 {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        let ask = "GET /v1/events?after=0&format=ndjson HTTP/1.1\r\nhost: localhost\r\n\r\n";
+        stream.write_all(ask.as_bytes()).await.unwrap();
+        heard(&mut stream, "m1").await;
+        streams.push(stream);
+    }
+    // Many that say nothing, or half of a head.
+    let mut silent = Vec::new();
+    for n in 0..12 {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        if n % 2 == 0 {
+            stream.write_all(b"GET /livez HT").await.unwrap();
+        }
+        silent.push(stream);
+    }
+    // Others are heard, each on a connection of its own.
+    for _ in 0..6 {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        let ask = "GET /livez HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
+        stream.write_all(ask.as_bytes()).await.unwrap();
+        let answer = String::from_utf8_lossy(&end_of(stream).await).into_owned();
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    }
+    // The oldest of the silent ones are closed; who is being answered goes on.
+    assert!(end_of(silent.remove(0)).await.is_empty());
+    let body = json!({"changes": [change("m2", 0.5)]});
+    assert_eq!(
+        fixture.send(Method::POST, "/v1/changes", &body).await.0,
+        200
+    );
+    for stream in &mut streams {
+        heard(stream, "m2").await;
+    }
+}
+
+/// Reads until this word comes.
+async fn heard(stream: &mut TcpStream, word: &str) {
+    let mut all = Vec::new();
+    let reading = async {
+        while !String::from_utf8_lossy(&all).contains(word) {
+            assert_ne!(stream.read_buf(&mut all).await.unwrap(), 0, "it ended");
+        }
+    };
+    let read = tokio::time::timeout(PATIENCE, reading).await;
+    read.expect("it never came");
+}
