@@ -170,7 +170,13 @@ fn seeds(arguments: &Arguments) -> bool {
     }
     let missed =
         table("fault injected", FAULTS, &marks) + table("branch reached", BRANCHES, &marks);
-    if missed > 0 && count >= MARKS_FROM {
+    // The first seeds are known to reach all; elsewhere the rarest come a few times in a thousand.
+    let enough = if from == 0 {
+        MARKS_FROM
+    } else {
+        MARKS_FROM * 8
+    };
+    if missed > 0 && count >= enough {
         println!("FAIL {missed} marks were not reached");
         well = false;
     }
