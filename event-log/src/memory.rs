@@ -161,8 +161,8 @@ const AGENTS_MAX: usize = 10_000;
 
 /// Bound: reports longer than this are counted by their bytes, not only by number.
 const LONG_BYTES: usize = 16 << 10;
-/// Bound: bytes of all long reports that are kept, as JSON.
-const LONG_TOTAL_MAX: usize = 64 << 20;
+/// Bound: bytes of all long reports that are kept, as JSON; as values they take some six times that.
+const LONG_TOTAL_MAX: usize = 16 << 20;
 
 /// A board in memory.
 #[derive(Debug)]

@@ -4,6 +4,8 @@
 //! an agent that is fresh and had folded the position in. Silence, staleness, an old listing and "no router at all" are
 //! never convergence.
 
+use std::borrow::Borrow;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -47,6 +49,14 @@ impl Heard {
         let age_ms = (now.since_ms(self.heard_at))
             .saturating_add(self.status.reported_at.since_ms(listed_at));
         (age_ms > patience.stale_after_ms).then(|| format!("last listed {age_ms} ms ago"))
+    }
+
+    /// True when it counts as it was heard (see [`Heard::as_of`]).
+    #[must_use]
+    pub fn counts_as_heard(&self, now: Timestamp, patience: Patience) -> bool {
+        now.since_ms(self.heard_at) > patience.stale_after_ms
+            || (self.status.frontends.iter())
+                .all(|frontend| self.unknown(frontend, now, patience).is_none())
     }
 
     /// As it counts now: a frontend whose listing is too old is not known to be reachable, and says why. (Of a stale agent
@@ -152,8 +162,8 @@ const NO_ROUTER_POLICY: &str = "Dynamo 1.6: no /router_policy";
 
 /// Where the changes of these policies up to `position` have arrived.
 #[must_use]
-pub fn convergence(
-    heard: &[Heard],
+pub fn convergence<H: Borrow<Heard>>(
+    heard: &[H],
     policies: &[PolicyKey],
     position: Position,
     now: Timestamp,
@@ -167,7 +177,7 @@ pub fn convergence(
         pending: Vec::new(),
         missing: Vec::new(),
     };
-    for heard in heard {
+    for heard in heard.iter().map(Borrow::borrow) {
         let status = &heard.status;
         let silent_ms = now.since_ms(heard.heard_at);
         if silent_ms > patience.gone_after_ms {

@@ -55,7 +55,7 @@ impl Fleet {
 
     /// Agents that have not left the fleet.
     #[must_use]
-    pub fn agents(&self) -> Vec<Heard> {
+    pub fn agents(&self) -> Vec<Arc<Heard>> {
         self.lock().agents(self.now())
     }
 

@@ -1,6 +1,7 @@
 //! Taking reports in: which one of an agent counts, and whether two processes share its id.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use schemas::convergence::{Convergence, Heard, Outcome, Patience, convergence};
 use schemas::status::AgentStatus;
@@ -61,16 +62,21 @@ impl Roster {
 
     /// Agents that have not left the fleet, as they count now (see [`Heard::as_of`]).
     #[must_use]
-    pub fn agents(&self, now: Timestamp) -> Vec<Heard> {
+    pub fn agents(&self, now: Timestamp) -> Vec<Arc<Heard>> {
         self.agents
             .values()
             .filter(|known| now.since_ms(known.heard.heard_at) <= self.patience.gone_after_ms)
             .map(|known| {
+                let contested = known.contested(now, self.patience);
+                if !contested && known.heard.counts_as_heard(now, self.patience) {
+                    // Reports can be long, and are looked at by every writer that waits.
+                    return Arc::clone(&known.heard);
+                }
                 let heard = Heard {
-                    contested: known.contested(now, self.patience),
-                    ..known.heard.clone()
+                    contested,
+                    ..Heard::clone(&known.heard)
                 };
-                heard.as_of(now, self.patience)
+                Arc::new(heard.as_of(now, self.patience))
             })
             .collect()
     }
@@ -102,14 +108,14 @@ impl Roster {
 
 /// Bound: reports longer than this (about 40 routers) are counted by their bytes, not only by number.
 const LONG_BYTES: usize = 16 << 10;
-/// Bound: bytes of all long reports that are remembered, as JSON.
-const LONG_TOTAL_MAX: usize = 64 << 20;
+/// Bound: bytes of all long reports that are remembered, as JSON; as values they take some six times that.
+const LONG_TOTAL_MAX: usize = 16 << 20;
 
 /// One agent id.
 #[derive(Debug)]
 struct Known {
     /// The newest report of the process that started last.
-    heard: Heard,
+    heard: Arc<Heard>,
     /// Of its report, as JSON.
     bytes: usize,
     /// Other processes under the same id, by their start. A former self falls silent; what goes on is a second host.
@@ -174,7 +180,7 @@ impl Known {
         if started_at != heard.status.started_at {
             self.remember(started_at, report, heard.heard_at);
         }
-        self.heard = heard;
+        self.heard = Arc::new(heard);
     }
 }
 
@@ -240,12 +246,13 @@ fn step(agents: &mut Agents, heard: Heard, patience: Patience, agents_max: usize
             return Took::Full;
         }
     }
+    let agent = heard.status.agent.clone();
     let known = Known {
-        heard: heard.clone(),
+        heard: Arc::new(heard),
         bytes: 0,
         others: BTreeMap::new(),
     };
-    agents.insert(heard.status.agent, known);
+    agents.insert(agent, known);
     Took::Newest
 }
 

@@ -115,7 +115,7 @@ fn fleet(app: &App) -> FleetView {
                 silent_ms: app.fleet.silent_ms(&heard),
                 stale: app.fleet.stale(&heard),
                 current: heard.status.log.position >= position,
-                status: heard.status,
+                status: heard.status.clone(),
             })
             .collect(),
     }

@@ -1,5 +1,7 @@
 //! `POST /v1/policies:validate`: what changes would do, without making them.
 
+use std::sync::Arc;
+
 use axum::Json;
 use axum::extract::State;
 use event_log::ambient;
@@ -71,7 +73,7 @@ pub async fn validate(
 
 fn validated(
     app: &App,
-    agents: &[Heard],
+    agents: &[Arc<Heard>],
     before: &Folded,
     after: &Folded,
     keys: &[PolicyKey],

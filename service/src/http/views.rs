@@ -1,5 +1,7 @@
 //! What is shown of policies, routers and thresholds: pure functions over a snapshot and the agents' reports.
 
+use std::sync::Arc;
+
 use std::collections::BTreeMap;
 
 use schemas::api::{
@@ -29,7 +31,7 @@ pub struct LiveRouter<'a> {
 }
 
 /// Every router that the agents report.
-pub fn live_routers(agents: &[Heard]) -> impl Iterator<Item = LiveRouter<'_>> {
+pub fn live_routers(agents: &[Arc<Heard>]) -> impl Iterator<Item = LiveRouter<'_>> {
     agents.iter().flat_map(|heard| {
         heard.status.frontends.iter().flat_map(move |frontend| {
             frontend.routers.iter().map(move |router| LiveRouter {
@@ -43,21 +45,21 @@ pub fn live_routers(agents: &[Heard]) -> impl Iterator<Item = LiveRouter<'_>> {
 
 /// Every model's thresholds that the agents report.
 pub fn live_thresholds(
-    agents: &[Heard],
+    agents: &[Arc<Heard>],
 ) -> impl Iterator<Item = (&Heard, &FrontendStatus, &ThresholdStatus)> {
     agents.iter().flat_map(|heard| {
         heard.status.frontends.iter().flat_map(move |frontend| {
             frontend
                 .thresholds
                 .iter()
-                .map(move |thresholds| (heard, frontend, thresholds))
+                .map(move |thresholds| (&**heard, frontend, thresholds))
         })
     })
 }
 
 /// Routers (for thresholds: models on frontends) that a policy addresses now.
 #[must_use]
-pub fn addressed(agents: &[Heard], key: &PolicyKey) -> u64 {
+pub fn addressed(agents: &[Arc<Heard>], key: &PolicyKey) -> u64 {
     let count = match key.kind {
         PolicyKind::WorkerSelection => live_routers(agents)
             .filter(|live| {
@@ -77,7 +79,7 @@ pub fn addressed(agents: &[Heard], key: &PolicyKey) -> u64 {
 
 /// One policy.
 #[must_use]
-pub fn policy(state: &State, agents: &[Heard], key: &PolicyKey) -> PolicyView {
+pub fn policy(state: &State, agents: &[Arc<Heard>], key: &PolicyKey) -> PolicyView {
     let document = state.policies.get(key);
     PolicyView {
         id: key.id(),
@@ -97,7 +99,7 @@ pub fn policy(state: &State, agents: &[Heard], key: &PolicyKey) -> PolicyView {
 
 /// The policy of an id: one that the log has named, or that of a live router.
 #[must_use]
-pub fn find(snapshot: &Snapshot, agents: &[Heard], id: PolicyId) -> Option<PolicyKey> {
+pub fn find(snapshot: &Snapshot, agents: &[Arc<Heard>], id: PolicyId) -> Option<PolicyKey> {
     if let Some(key) = snapshot.ids.get(&id) {
         return Some(key.clone());
     }
@@ -277,7 +279,7 @@ pub fn thresholds(snapshot: &Snapshot, fleet: &Fleet) -> Vec<ThresholdEntry> {
 
 /// Models with thresholds: named by a policy, or reported by a live agent.
 #[must_use]
-pub fn known_models(snapshot: &Snapshot, agents: &[Heard]) -> Vec<Name> {
+pub fn known_models(snapshot: &Snapshot, agents: &[Arc<Heard>]) -> Vec<Name> {
     let mut models: Vec<Name> = snapshot
         .state
         .policies
