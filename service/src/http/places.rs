@@ -85,7 +85,7 @@ pub(super) struct Answering {
 }
 
 impl Answering {
-    pub(super) fn new(body: Body, in_hand: InHand) -> Body {
+    pub(super) fn body(body: Body, in_hand: InHand) -> Body {
         Body::new(Answering {
             body,
             _in_hand: in_hand,

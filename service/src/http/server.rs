@@ -158,7 +158,7 @@ fn answers(
         let answer = router.clone().oneshot(request);
         async move {
             let answer = answer.await?;
-            Ok(answer.map(|body| Answering::new(body, in_hand)))
+            Ok(answer.map(|body| Answering::body(body, in_hand)))
         }
     })
 }

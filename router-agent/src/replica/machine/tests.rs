@@ -109,9 +109,12 @@ fn regression_the_log_is_known_again_by_the_record_that_the_state_was_read_with(
     let _ = machine.step(Input::Head(Ok(head(7))));
     // Nothing is asked of the log in between: it may be put back just then.
     let out = machine.step(Input::Bootstrapped(Ok(made)));
-    let followed = out.iter().find_map(|one| match one {
-        Output::Follow(seen) => Some(*seen),
-        _ => None,
+    let followed = out.iter().find_map(|one| {
+        if let Output::Follow(seen) = one {
+            Some(*seen)
+        } else {
+            None
+        }
     });
     assert_eq!(
         followed,
