@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use schemas::status::AgentStatus;
+use schemas::status::{AgentStatus, has_room};
 use schemas::{AgentId, LogId, Position, Subject};
 use tokio::sync::{broadcast, watch};
 
@@ -159,11 +159,6 @@ const REPORTS_BEHIND_MAX: usize = 4_096;
 /// Bound: agents whose newest report is kept. A further one takes the place of whoever reported longest ago by its own clock.
 const AGENTS_MAX: usize = 10_000;
 
-/// Bound: reports longer than this are counted by their bytes, not only by number.
-const LONG_BYTES: usize = 16 << 10;
-/// Bound: bytes of all long reports that are kept, as JSON; as values they take some six times that.
-const LONG_TOTAL_MAX: usize = 16 << 20;
-
 /// A board in memory.
 #[derive(Debug)]
 pub struct MemoryBoard {
@@ -184,20 +179,13 @@ impl Default for MemoryBoard {
 #[async_trait]
 impl StatusBoard for MemoryBoard {
     async fn report(&self, status: &AgentStatus) -> Result<(), Failure> {
-        // Encoding plain values cannot fail.
-        let bytes = serde_json::to_vec(status).map_or(0, |json| json.len());
+        let bytes = status.bytes();
         let mut newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
-        if bytes > LONG_BYTES {
-            let others = newest.iter().filter(|(agent, _)| **agent != status.agent);
-            let long: usize = others
-                .map(|(_, (bytes, _))| *bytes)
-                .filter(|bytes| *bytes > LONG_BYTES)
-                .sum();
-            if long + bytes > LONG_TOTAL_MAX {
-                return Err(Failure::Determinate(
-                    "too many long reports are kept already".to_owned(),
-                ));
-            }
+        let others = newest.iter().filter(|(agent, _)| **agent != status.agent);
+        if !has_room(bytes, others.map(|(_, (bytes, _))| *bytes)) {
+            return Err(Failure::Determinate(
+                "too many long reports are kept already".to_owned(),
+            ));
         }
         if newest.len() >= AGENTS_MAX && !newest.contains_key(&status.agent) {
             let oldest = newest.values().min_by_key(|(_, known)| known.reported_at);

@@ -5,6 +5,12 @@
 
 use rustix::process::{Resource, getrlimit, setrlimit};
 
+/// How many it may open now; `None` = as many as it likes.
+#[must_use]
+pub fn limit() -> Option<u64> {
+    getrlimit(Resource::Nofile).current
+}
+
 /// Raises the limit as far as the process may, and tells it; `None` = without a limit.
 ///
 /// # Errors

@@ -5,6 +5,7 @@
 //! never convergence.
 
 use std::borrow::Borrow;
+use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -51,26 +52,27 @@ impl Heard {
         (age_ms > patience.stale_after_ms).then(|| format!("last listed {age_ms} ms ago"))
     }
 
-    /// True when it counts as it was heard (see [`Heard::as_of`]).
-    #[must_use]
-    pub fn counts_as_heard(&self, now: Timestamp, patience: Patience) -> bool {
-        now.since_ms(self.heard_at) > patience.stale_after_ms
-            || (self.status.frontends.iter())
-                .all(|frontend| self.unknown(frontend, now, patience).is_none())
-    }
-
     /// As it counts now: a frontend whose listing is too old is not known to be reachable, and says why. (Of a stale agent
-    /// nothing counts; its frontends stay as it reported them.)
+    /// nothing counts; its frontends stay as it reported them.) Copied only where that changes something: reports can be
+    /// long, and are looked at by every writer that waits.
     #[must_use]
-    pub fn as_of(mut self, now: Timestamp, patience: Patience) -> Heard {
+    pub fn as_of(mut self: Arc<Self>, now: Timestamp, patience: Patience) -> Arc<Heard> {
         if now.since_ms(self.heard_at) > patience.stale_after_ms {
             return self;
         }
-        let known = self.status.frontends.iter();
-        let whys: Vec<Option<String>> = known
-            .map(|frontend| self.unknown(frontend, now, patience))
+        let frontends = self.status.frontends.iter();
+        let whys: Vec<Option<String>> = frontends
+            .map(|frontend| {
+                let why = self.unknown(frontend, now, patience)?;
+                let told = !frontend.reachable && frontend.error.as_ref() == Some(&why);
+                (!told).then_some(why)
+            })
             .collect();
-        for (frontend, why) in self.status.frontends.iter_mut().zip(whys) {
+        if whys.iter().all(Option::is_none) {
+            return self;
+        }
+        let frontends = Arc::make_mut(&mut self).status.frontends.iter_mut();
+        for (frontend, why) in frontends.zip(whys) {
             if why.is_some() {
                 frontend.reachable = false;
                 frontend.error = why;

@@ -190,7 +190,7 @@ pub enum Action {
 }
 
 impl Action {
-    /// The name used by audit filters.
+    /// The name used by audit filters and exports.
     #[must_use]
     pub fn as_str(&self) -> &'static str {
         match self {

@@ -180,7 +180,26 @@ pub struct ThresholdStatus {
     pub drifts: u64,
 }
 
+/// Bound: reports longer than this (about 40 routers) are counted by their bytes as JSON, not only by number.
+pub const LONG_REPORT_BYTES: usize = 16 << 10;
+/// Bound: bytes of all long reports that one place keeps, as JSON; as values they take some six times that.
+pub const LONG_REPORTS_BYTES_MAX: usize = 16 << 20;
+
+/// Whether there is room for a report beside the others that are kept, all by their [`AgentStatus::bytes`].
+#[must_use]
+pub fn has_room(bytes: usize, others: impl Iterator<Item = usize>) -> bool {
+    let is_long = |bytes: &usize| *bytes > LONG_REPORT_BYTES;
+    !is_long(&bytes) || others.filter(is_long).sum::<usize>() + bytes <= LONG_REPORTS_BYTES_MAX
+}
+
 impl AgentStatus {
+    /// Its length as JSON.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        // Encoding plain values cannot fail.
+        serde_json::to_vec(self).map_or(0, |json| json.len())
+    }
+
     /// True when `self` was reported after `other`, whatever the clocks say within one process of the agent.
     #[must_use]
     pub fn newer_than(&self, other: &AgentStatus) -> bool {

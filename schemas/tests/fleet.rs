@@ -5,6 +5,8 @@
     reason = "a test that cannot go on should panic where it stands"
 )]
 
+use std::sync::Arc;
+
 use schemas::convergence::{Heard, Outcome, Patience, convergence};
 use schemas::effective::{effective, effective_thresholds};
 use schemas::event::Actor;
@@ -341,12 +343,8 @@ fn what_was_listed_too_long_ago_is_not_converged() {
         heard.status.frontends[0].listed_at = listed_at.map(Timestamp::from_unix_ms);
         let now = 100_000 + silent_ms;
         let as_of = Timestamp::from_unix_ms(now);
-        let shown = heard
-            .clone()
-            .as_of(as_of, PATIENCE)
-            .status
-            .frontends
-            .remove(0);
+        let shown = Arc::new(heard.clone()).as_of(as_of, PATIENCE);
+        let shown = &shown.status.frontends[0];
         assert_eq!(outcome(&[heard], &policy, now), wanted, "{case:?}");
         assert_eq!(shown.reachable, wanted == Outcome::Converged, "{case:?}");
         assert_eq!(shown.error.is_some(), !shown.reachable, "{case:?}");

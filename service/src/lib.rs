@@ -234,7 +234,7 @@ fn run(
         metrics: Arc::clone(&metrics),
         streams: Arc::new(Semaphore::new(config.streams_max)),
         pieces: http::pieces::Pieces::default(),
-        waiting: http::writes::Waiting::default(),
+        waiting: http::count::Count::default(),
         weight: Arc::new(Semaphore::new(config.answers_kib_max as usize)),
         stop: tasks.stopping(),
         config: config.clone(),

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use schemas::convergence::{Convergence, Heard, Outcome, Patience, convergence};
-use schemas::status::AgentStatus;
+use schemas::status::{AgentStatus, has_room};
 use schemas::{AgentId, PolicyKey, Position, Timestamp};
 
 /// Agents and what is known of each.
@@ -33,9 +33,9 @@ impl Roster {
 
     /// Takes a report in.
     pub fn hear(&mut self, status: AgentStatus, now: Timestamp) -> Took {
-        // Encoding plain values cannot fail.
-        let bytes = serde_json::to_vec(&status).map_or(0, |json| json.len());
-        if bytes > LONG_BYTES && self.long_beside(&status.agent) + bytes > LONG_TOTAL_MAX {
+        let bytes = status.bytes();
+        let others = (self.agents.iter()).filter(|(known, _)| **known != status.agent);
+        if !has_room(bytes, others.map(|(_, known)| known.bytes)) {
             return Took::Full;
         }
         let agent = status.agent.clone();
@@ -51,15 +51,6 @@ impl Roster {
         took
     }
 
-    /// Bytes of the long reports of all other agents.
-    fn long_beside(&self, agent: &AgentId) -> usize {
-        let others = self.agents.iter().filter(|(known, _)| *known != agent);
-        others
-            .map(|(_, known)| known.bytes)
-            .filter(|bytes| *bytes > LONG_BYTES)
-            .sum()
-    }
-
     /// Agents that have not left the fleet, as they count now (see [`Heard::as_of`]).
     #[must_use]
     pub fn agents(&self, now: Timestamp) -> Vec<Arc<Heard>> {
@@ -67,16 +58,11 @@ impl Roster {
             .values()
             .filter(|known| now.since_ms(known.heard.heard_at) <= self.patience.gone_after_ms)
             .map(|known| {
-                let contested = known.contested(now, self.patience);
-                if !contested && known.heard.counts_as_heard(now, self.patience) {
-                    // Reports can be long, and are looked at by every writer that waits.
-                    return Arc::clone(&known.heard);
+                let mut heard = Arc::clone(&known.heard);
+                if known.contested(now, self.patience) {
+                    Arc::make_mut(&mut heard).contested = true;
                 }
-                let heard = Heard {
-                    contested,
-                    ..Heard::clone(&known.heard)
-                };
-                Arc::new(heard.as_of(now, self.patience))
+                heard.as_of(now, self.patience)
             })
             .collect()
     }
@@ -105,11 +91,6 @@ impl Roster {
         found
     }
 }
-
-/// Bound: reports longer than this (about 40 routers) are counted by their bytes, not only by number.
-const LONG_BYTES: usize = 16 << 10;
-/// Bound: bytes of all long reports that are remembered, as JSON; as values they take some six times that.
-const LONG_TOTAL_MAX: usize = 16 << 20;
 
 /// One agent id.
 #[derive(Debug)]

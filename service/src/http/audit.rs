@@ -8,7 +8,7 @@ use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
 use schemas::api::{AuditChange, AuditEntry, AuditOrder, AuditPage};
-use schemas::event::Event;
+use schemas::event::{Action, Event};
 use schemas::state::{Reading, Verdict};
 use schemas::{
     CommandId, Endpoint, Hash, Name, PolicyId, PolicyKind, Position, Timestamp, WorkerType,
@@ -66,12 +66,11 @@ pub enum ActionFilter {
 }
 
 impl ActionFilter {
-    fn as_str(self) -> &'static str {
-        match self {
-            ActionFilter::Patched => "patched",
-            ActionFilter::Reset => "reset",
-            ActionFilter::Reverted => "reverted",
-            ActionFilter::Registered => "registered",
+    fn takes(self, action: &Action) -> bool {
+        match action {
+            Action::Patched(_) => self == ActionFilter::Patched,
+            Action::Reset => self == ActionFilter::Reset,
+            Action::RevertedTo(_) => self == ActionFilter::Reverted,
         }
     }
 }
@@ -307,7 +306,7 @@ impl Walk {
                 && same(query.group.as_ref(), change.scope.group.as_ref())
                 && query
                     .action
-                    .is_none_or(|action| action.as_str() == change.action.as_str())
+                    .is_none_or(|action| action.takes(&change.action))
         };
         let registered = query.action == Some(ActionFilter::Registered);
         let what = if by_scope || (query.action.is_some() && !registered) {

@@ -2,21 +2,17 @@
 //!
 //! A log that cannot open its next file cannot be written, so a flood of connections would stop every change.
 
-use std::fs;
+use event_log::open_files;
 
 /// Kept free of connections: stores, the log, sockets to a broker.
 const OTHER_FILES: usize = 256;
 
 /// `wanted` connections, or what the process's limit of open files leaves for them; at least one.
 pub(crate) fn connections(wanted: usize) -> usize {
-    // Where there is no such file nothing is known, and nothing is changed.
-    let Some(limit) = fs::read_to_string("/proc/self/limits")
-        .ok()
-        .as_deref()
-        .and_then(soft_limit)
-    else {
+    let Some(limit) = open_files::limit() else {
         return wanted;
     };
+    let limit = usize::try_from(limit).unwrap_or(usize::MAX);
     let left = within(limit, wanted);
     if left < wanted {
         tracing::warn!(
@@ -34,25 +30,12 @@ fn within(limit: usize, wanted: usize) -> usize {
     wanted.min(left).max(1)
 }
 
-fn soft_limit(limits: &str) -> Option<usize> {
-    let line = limits
-        .lines()
-        .find_map(|line| line.strip_prefix("Max open files"))?;
-    line.split_whitespace().next()?.parse().ok()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn connections_leave_files_for_the_stores() {
-        let text = "Limit  Soft Limit  Hard Limit  Units\nMax processes  1  2  processes\nMax open files            1024                 524288               files\n";
-        assert_eq!(soft_limit(text), Some(1_024));
-        assert_eq!(
-            soft_limit("Max open files  unlimited  unlimited  files"),
-            None
-        );
         for (limit, wanted, left) in [
             (1_024, 16_384, 768),
             (524_288, 16_384, 16_384),

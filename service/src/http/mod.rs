@@ -6,6 +6,7 @@
 pub mod audit;
 pub mod body;
 pub mod convergence;
+pub mod count;
 mod described;
 pub mod events;
 pub mod export;
@@ -74,7 +75,7 @@ pub struct Parts {
     /// What event streams share.
     pub pieces: pieces::Pieces,
     /// Writers that wait for the fleet.
-    pub waiting: writes::Waiting,
+    pub waiting: count::Count,
     /// Memory for answers that clients have not taken yet, in KiB.
     pub weight: Arc<Semaphore>,
     /// Cancelled when the service stops.

@@ -6,8 +6,6 @@
 
 use std::collections::VecDeque;
 use std::pin::Pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 
 use axum::body::{Body, HttpBody};
@@ -15,77 +13,58 @@ use bytes::Bytes;
 use hyper::body::{Frame, SizeHint};
 use tokio_util::sync::CancellationToken;
 
+use super::count::{Count, Counted};
+
 /// One connection's place.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Place {
-    requests: Arc<AtomicUsize>,
-    displaced: CancellationToken,
-}
-
-impl Place {
-    /// A request is in hand until what is returned is dropped.
-    pub(super) fn enter(&self) -> InHand {
-        self.requests.fetch_add(1, Ordering::AcqRel);
-        InHand(Arc::clone(&self.requests))
-    }
-
-    /// Completes once the place is given to somebody else.
-    pub(super) async fn displaced(&self) {
-        self.displaced.cancelled().await;
-    }
-}
-
-/// A request whose answer is not sent yet.
-#[derive(Debug)]
-pub(super) struct InHand(Arc<AtomicUsize>);
-
-impl Drop for InHand {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::AcqRel);
-    }
+    /// Requests in hand.
+    pub(super) requests: Count,
+    /// The connection is closed, or is to be closed.
+    pub(super) over: CancellationToken,
 }
 
 /// All places, oldest first.
 #[derive(Debug, Default)]
-pub(super) struct Places(VecDeque<Place>);
+pub(super) struct Places {
+    places: VecDeque<Place>,
+    /// With so many, those that are over are forgotten: half of them are new since the last time.
+    forget_at: usize,
+}
 
 impl Places {
     /// A connection takes one.
     pub(super) fn take(&mut self) -> Place {
-        self.forget_closed();
+        if self.places.len() >= self.forget_at {
+            self.forget_over();
+            self.forget_at = 2 * self.places.len() + 1;
+        }
         let place = Place::default();
-        self.0.push_back(place.clone());
+        self.places.push_back(place.clone());
         place
     }
 
-    /// Closes the oldest one without a request in hand; false when there is none.
-    pub(super) fn displace(&mut self) -> bool {
-        self.forget_closed();
-        let idle = |place: &Place| place.requests.load(Ordering::Acquire) == 0;
-        let Some(at) = self.0.iter().position(idle) else {
-            return false;
-        };
-        if let Some(place) = self.0.remove(at) {
-            place.displaced.cancel();
+    /// Closes the oldest one without a request in hand, if there is one.
+    pub(super) fn displace(&mut self) {
+        self.forget_over();
+        if let Some(idle) = self.places.iter().find(|place| place.requests.now() == 0) {
+            idle.over.cancel();
         }
-        true
     }
 
-    /// Nobody else holds what is closed.
-    fn forget_closed(&mut self) {
-        self.0
-            .retain(|place| Arc::strong_count(&place.requests) > 1);
+    fn forget_over(&mut self) {
+        self.places.retain(|place| !place.over.is_cancelled());
     }
 }
 
 /// An answer that keeps its request in hand until it is sent.
 pub(super) struct Answering {
     body: Body,
-    _in_hand: InHand,
+    _in_hand: Counted,
 }
 
 impl Answering {
-    pub(super) fn body(body: Body, in_hand: InHand) -> Body {
+    pub(super) fn body(body: Body, in_hand: Counted) -> Body {
         Body::new(Answering {
             body,
             _in_hand: in_hand,

@@ -101,6 +101,7 @@ pub async fn serve(
         let connection = graceful.watch(connection);
         let broken_off = broken_off.clone();
         tasks.start("connection", async move {
+            let over = place.over.clone().drop_guard();
             tokio::select! {
                 ended = connection => {
                     if let Err(why) = ended {
@@ -108,9 +109,9 @@ pub async fn serve(
                     }
                 }
                 () = broken_off.cancelled() => {}
-                () = place.displaced() => {}
+                () = place.over.cancelled() => {}
             }
-            drop(permit);
+            drop((permit, over));
         });
     }
     drop(listener);
@@ -154,7 +155,7 @@ fn answers(
     Future: Send,
 > {
     hyper::service::service_fn(move |request: Request<Incoming>| {
-        let in_hand = place.enter();
+        let in_hand = place.requests.enter();
         let answer = router.clone().oneshot(request);
         async move {
             let answer = answer.await?;

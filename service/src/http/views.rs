@@ -1,8 +1,7 @@
 //! What is shown of policies, routers and thresholds: pure functions over a snapshot and the agents' reports.
 
-use std::sync::Arc;
-
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use schemas::api::{
     Configuration, PolicyView, Replica, RouterEntry, ThresholdEntry, ThresholdReplica,

@@ -1,6 +1,5 @@
 //! What every write shares: actor, command, waiting for convergence.
 
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use event_log::ambient;
@@ -103,29 +102,10 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(10);
 /// reports, and for the writes themselves.
 const LOOKS_PER_SECOND: u32 = 2_000;
 
-/// Writers that wait.
-#[derive(Debug, Default)]
-pub struct Waiting(AtomicU32);
-
-impl Waiting {
-    fn enter(&self) -> Place<'_> {
-        self.0.fetch_add(1, Ordering::Relaxed);
-        Place(self)
-    }
-
-    fn look_interval(&self) -> Duration {
-        let all = self.0.load(Ordering::Relaxed);
-        LOOK_INTERVAL.max(Duration::from_secs(1) * all / LOOKS_PER_SECOND)
-    }
-}
-
-/// Counts a writer while it waits.
-struct Place<'a>(&'a Waiting);
-
-impl Drop for Place<'_> {
-    fn drop(&mut self) {
-        self.0.0.fetch_sub(1, Ordering::Relaxed);
-    }
+/// The pause between two looks of each, when so many wait.
+fn look_interval(waiting: usize) -> Duration {
+    let all = u32::try_from(waiting).unwrap_or(u32::MAX);
+    LOOK_INTERVAL.max(Duration::from_secs(1) * all / LOOKS_PER_SECOND)
 }
 
 /// Waits until the changes have arrived everywhere, were refused somewhere and answered everywhere else, or address no
@@ -137,7 +117,7 @@ pub async fn wait(
     patience: Option<Duration>,
 ) -> Option<Convergence> {
     let deadline = Instant::now() + patience?;
-    let _place = app.waiting.enter();
+    let _counted = app.waiting.enter();
     let mut changes = app.fleet.changes();
     let mut stop = std::pin::pin!(app.stop.cancelled());
     loop {
@@ -162,7 +142,7 @@ pub async fn wait(
         tokio::select! {
             () = &mut stop => return Some(now),
             _ = changes.changed() => {
-                tokio::time::sleep_until(deadline.min(Instant::now() + app.waiting.look_interval())).await;
+                tokio::time::sleep_until(deadline.min(Instant::now() + look_interval(app.waiting.now()))).await;
             }
             () = tokio::time::sleep_until(wake) => {}
         }
@@ -172,15 +152,16 @@ pub async fn wait(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::http::count::Count;
 
     #[test]
     fn many_that_wait_look_less_often() {
-        let waiting = Waiting::default();
+        let waiting = Count::default();
         let places: Vec<_> = (0..10).map(|_| waiting.enter()).collect();
-        assert_eq!(waiting.look_interval(), LOOK_INTERVAL);
+        assert_eq!(look_interval(waiting.now()), LOOK_INTERVAL);
         let more: Vec<_> = (0..1_990).map(|_| waiting.enter()).collect();
-        assert_eq!(waiting.look_interval(), Duration::from_secs(1));
+        assert_eq!(look_interval(waiting.now()), Duration::from_secs(1));
         drop((places, more));
-        assert_eq!(waiting.look_interval(), LOOK_INTERVAL);
+        assert_eq!(look_interval(waiting.now()), LOOK_INTERVAL);
     }
 }

@@ -27,8 +27,8 @@ const HEALTH_CONNECTIONS_MAX: u64 = 256;
 const HEALTH_CONNECTION_KIB: u64 = 8 + 16;
 /// `LIGHT_BYTES` of the service.
 const LIGHT_KIB: u64 = 64;
-/// `LONG_TOTAL_MAX` of the board and of the fleet: as JSON; as values some six times as much.
-const REPORTS_KIB: u64 = 2 * 6 * (16 << 10);
+/// Of the board and of the fleet: as values some six times as much as in JSON.
+const REPORTS_KIB: u64 = 2 * 6 * (schemas::status::LONG_REPORTS_BYTES_MAX as u64 >> 10);
 /// Of the embedded log: a write buffer, another one that is being flushed (64 MiB each), and a cache.
 const LOG_KIB: u64 = (64 + 64 + 16) << 10;
 
