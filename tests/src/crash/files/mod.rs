@@ -194,6 +194,10 @@ fn judge(
         (Store::Projection | Store::Copy | Store::Memory, Verdict::Refused(why)) => {
             Err(format!("refused: {why}"))
         }
+        (_, Verdict::SetAsideNext { position, state }) => match wanted.get(*position) {
+            Some((state_then, _)) if *state == state_then => Ok("set aside at the next start"),
+            Some(_) | None => Err(format!("silently wrong at {position} of {}", wanted.end)),
+        },
         (
             _,
             Verdict::Opened {

@@ -29,6 +29,13 @@ pub enum Verdict {
         /// Hash of all that can be read from it, or why not all can.
         all: Result<u64, String>,
     },
+    /// It was opened and is whole, and the next start finds damage and sets it aside.
+    SetAsideNext {
+        /// Up to here.
+        position: u64,
+        /// Hash of all that a start takes from it.
+        state: u64,
+    },
     /// It was set aside; a new one is in its place.
     SetAside(String),
     /// It was not opened.
@@ -73,6 +80,13 @@ pub fn projection(data_dir: &Path) -> Verdict {
                 .iter()
                 .fold(0_u64, |sum, pair| sum.wrapping_add(hash(pair)))
         });
+    // SUBTLE: opening compared every pair with the records already. What cannot be read by now must be found by the next start.
+    if all.is_err()
+        && let Ok(again) = service::projection::open::open(data_dir, 8 << 20)
+        && again.rebuilt.is_some()
+    {
+        return Verdict::SetAsideNext { position, state };
+    }
     Verdict::Opened {
         position,
         state,
