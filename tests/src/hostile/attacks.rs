@@ -340,6 +340,7 @@ async fn idle_streams(place: &Place, clients: usize) -> Vec<String> {
 }
 
 async fn waiting_writers(place: &Place, clients: usize) -> Vec<String> {
+    let before = revision(place, "mock-model").await;
     // All at once. They address the live router of the stage with a value that it takes, and wait for it.
     let sent = iter(0..clients).map(async |n| {
         let body = change("mock-model", &format!("waiting {n}"));
@@ -352,7 +353,7 @@ async fn waiting_writers(place: &Place, clients: usize) -> Vec<String> {
     let answers: Vec<_> = sent.buffer_unordered(clients).collect().await;
     let mut wrong = Vec::new();
     let mut positions = std::collections::BTreeSet::new();
-    let (mut made, mut refused) = (0, 0);
+    let (mut made, mut refused, mut lost) = (0_u64, 0, 0);
     for answer in answers {
         match answer {
             Ok(answer) if answer.status == 200 => {
@@ -369,19 +370,40 @@ async fn waiting_writers(place: &Place, clients: usize) -> Vec<String> {
             {
                 refused += 1;
             }
+            // All write the same policy: who lost every race within the time for a write is told so, and nothing was done.
+            Ok(answer) if answer.status == 409 && answer.code() == "conflict" => lost += 1,
             Ok(answer) => wrong.push(format!("answered {} {}", answer.status, answer.text)),
             Err(why) => wrong.push(why),
         }
     }
-    println!("      {made} changes made and waited for, {refused} refused with Retry-After");
-    if made == 0 || positions.len() != made {
+    println!(
+        "      {made} changes made and waited for, {refused} refused with Retry-After, {lost} lost the race"
+    );
+    if made == 0 || positions.len() as u64 != made {
         wrong.push(format!("{made} changes at {} positions", positions.len()));
+    }
+    // Whoever was told that nothing was done left no revision behind.
+    let after = revision(place, "mock-model").await;
+    let revisions = after.clone().and_then(|after| Ok(after - before.clone()?));
+    if revisions != Ok(made) {
+        wrong.push(format!(
+            "{made} changes, revisions: {before:?} to {after:?}"
+        ));
     }
     wrong.extend(missing(place, &positions).await);
     wrong.sort();
     wrong.dedup();
     wrong.truncate(4);
     wrong
+}
+
+/// Of a model's policy; 0 when it was never changed.
+async fn revision(place: &Place, model: &str) -> Result<u64, String> {
+    let path = format!("/v1/policies?kind=worker_selection&model={model}");
+    let answer = place.http.get(&path).await?;
+    let policies = answer.json["policies"].as_array().ok_or(answer.text)?;
+    let own = (policies.iter()).find(|policy| policy["scope"] == json!({"model": model}));
+    Ok(own.map_or(0, |policy| policy["revision"].as_u64().unwrap_or(0)))
 }
 
 /// Which of these records the service does not have.
