@@ -1,8 +1,8 @@
 //! Versions of local stores. They hold only what can be made again from the log, so another version means: set the folder
 //! aside and rebuild.
 
-/// Layout of the service's sled projection.
-pub const PROJECTION_LAYOUT: u32 = 1;
+/// Layout of the service's sled projection. 2: accepted records of a command by its request, too.
+pub const PROJECTION_LAYOUT: u32 = 2;
 /// Layout of the agent's sled copy.
 pub const AGENT_LAYOUT: u32 = 1;
 /// Layout of the embedded log. Not rebuildable: a change here needs a migration, never a fresh start.

@@ -116,8 +116,9 @@ pub fn project(projected: &mut Projected, entry: &Entry, reading: &Reading) -> F
             verdict: verdict.clone(),
         };
         writes.push(Write::PutNew(keys::command(id), json(&command)));
-        if let Verdict::Accepted { .. } = verdict {
-            writes.push(Write::PutNew(keys::accepted(id), json(&command)));
+        if let (Verdict::Accepted { .. }, Some(fingerprint)) = (&verdict, command.fingerprint) {
+            let key = keys::accepted_request(id, fingerprint);
+            writes.push(Write::PutNew(key, json(&command)));
         }
     }
     let mut index = |kind: Index, value: &str| {
@@ -369,9 +370,39 @@ mod tests {
                 .apply(project(&mut projected, entry, &reading).writes)
                 .unwrap();
         }
-        let found = store.command(counts).unwrap().unwrap();
+        let found = store.command(counts, None).unwrap().unwrap();
         assert_eq!(found.position, entries[2].position);
         assert!(matches!(found.verdict, Verdict::Accepted { .. }));
+    }
+
+    #[test]
+    fn regression_each_request_under_one_id_is_answered_by_its_own_record() {
+        let dir = tempfile::tempdir().unwrap();
+        let db = sled::Config::new().temporary(true).open().unwrap();
+        let lock = Arc::new(File::create(dir.path().join("lock")).unwrap());
+        let store = Store::new(db, lock);
+        // Two services were given one id with two requests at once, and both records count.
+        let mut entries = log(&[Kind::Single(0), Kind::Single(1)]);
+        let (id, other) = (CommandId(Uuid::from_u128(1)), Uuid::from_u128(2));
+        let request = Hash([0x11; 32]);
+        let text = String::from_utf8_lossy(&entries[1].bytes).into_owned();
+        let text = (text.replace(&other.to_string(), &id.to_string()))
+            .replace(&Hash::ZERO.to_string(), &request.to_string());
+        entries[1].bytes = Bytes::from(text);
+        let mut projected = Projected::default();
+        for entry in &entries {
+            let reading = migrations::read(&entry.subject, &entry.bytes);
+            let folded = project(&mut projected, entry, &reading);
+            assert!(matches!(folded.verdict, Verdict::Accepted { .. }));
+            store.apply(folded.writes).unwrap();
+        }
+        let at = |request| store.command(id, request).unwrap().unwrap().position;
+        assert_eq!(at(Some(Hash::ZERO)), entries[0].position);
+        assert_eq!(at(Some(request)), entries[1].position);
+        // Of a third one, any of them says that the key was used.
+        let (used, _) = (at(Some(Hash([0x22; 32]))), at(None));
+        assert!(entries.iter().any(|entry| entry.position == used));
+        store.load().unwrap();
     }
 
     proptest! {

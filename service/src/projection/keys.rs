@@ -12,7 +12,7 @@
 //! | `t` subject | position of the subject's last record |
 //! | `r` position | [`super::store::StoredRecord`] |
 //! | `c` command id | [`super::store::StoredCommand`], of its first record |
-//! | `C` command id | the same, of its first accepted record, where it has one |
+//! | `C` command id, fingerprint | the same, of its first accepted record with that request, where it has one |
 //! | `i` index, hash, position | empty; finds records by policy, subject, actor or model |
 //!
 //! Positions are 8 bytes big-endian, so that keys sort as positions do.
@@ -121,10 +121,16 @@ pub fn is_final(key: &[u8]) -> bool {
     matches!(key.first(), Some(b'r' | b'i'))
 }
 
-/// A command's first accepted record.
+/// Accepted records of a command start with this.
 #[must_use]
 pub fn accepted(id: CommandId) -> Vec<u8> {
     with(b"C", id.0.as_bytes())
+}
+
+/// A command's first accepted record with this request.
+#[must_use]
+pub fn accepted_request(id: CommandId, fingerprint: Hash) -> Vec<u8> {
+    with(&accepted(id), &fingerprint.0)
 }
 
 /// The position at the end of a record's or an index's key.

@@ -352,16 +352,30 @@ impl Store {
             .transpose()
     }
 
-    /// The record that a command is answered by: its first accepted one, else its first.
+    /// The record that a command is answered by when this request is sent under its id: the first accepted one of that
+    /// request, else an accepted one of another, else its first.
     ///
     /// SUBTLE: a broker that lets two winners in may store one command twice through two services, the void record first
-    /// (`regression_a_command_is_answered_by_its_accepted_record`).
+    /// (`regression_a_command_is_answered_by_its_accepted_record`); and services that are given one id with two requests at
+    /// once cannot know of each other, so each request may have an accepted record
+    /// (`regression_each_request_under_one_id_is_answered_by_its_own_record`).
     ///
     /// # Errors
     /// [`StoreError`].
-    pub fn command(&self, id: CommandId) -> Result<Option<StoredCommand>, StoreError> {
-        match self.get(&keys::accepted(id))? {
-            Some(accepted) => Ok(Some(accepted)),
+    pub fn command(
+        &self,
+        id: CommandId,
+        request: Option<Hash>,
+    ) -> Result<Option<StoredCommand>, StoreError> {
+        let own = match request {
+            Some(fingerprint) => self.get(&keys::accepted_request(id, fingerprint))?,
+            None => None,
+        };
+        if own.is_some() {
+            return Ok(own);
+        }
+        match self.db.scan_prefix(keys::accepted(id)).values().next() {
+            Some(accepted) => Ok(Some(decode(&accepted?)?)),
             None => self.get(&keys::command(id)),
         }
     }
@@ -467,6 +481,7 @@ mod tests {
         let stray = [
             keys::record(Position(9)),
             keys::command(CommandId(uuid::Uuid::from_u128(1))),
+            keys::accepted_request(CommandId(uuid::Uuid::from_u128(1)), Hash::ZERO),
             Index::Actor.key("somebody", Position(2)),
             keys::document(&Subject::parameters()),
         ];

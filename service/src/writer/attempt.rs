@@ -39,8 +39,10 @@ impl Writer {
 
     async fn look(&self, command: &Command) -> Input {
         let snapshot = self.projection.snapshot();
-        let id = command.command_id;
-        let first = self.projection.read(move |store| store.command(id)).await;
+        let (id, request) = (command.command_id, Some(command.fingerprint));
+        let first = (self.projection)
+            .read(move |store| store.command(id, request))
+            .await;
         Input::Looked(Box::new(Looked {
             snapshot,
             first: first.map_err(|why| why.to_string()),
@@ -49,10 +51,9 @@ impl Writer {
     }
 
     async fn read(&self, command: &Command, position: Position) -> Input {
-        let id = command.command_id;
-        let found = self
-            .projection
-            .read(move |store| Ok((store.record(position)?, store.command(id)?)));
+        let (id, request) = (command.command_id, Some(command.fingerprint));
+        let found = (self.projection)
+            .read(move |store| Ok((store.record(position)?, store.command(id, request)?)));
         let (record, first) = match found.await {
             Ok((record, first)) => (Ok(record), Ok(first)),
             Err(why) => (Err(why.to_string()), Err(why.to_string())),

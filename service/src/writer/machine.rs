@@ -38,7 +38,7 @@ pub enum Input {
 pub struct Looked {
     /// The newest snapshot.
     pub snapshot: Arc<Snapshot>,
-    /// The command's first record, looked up after the snapshot was taken.
+    /// The record that the command is answered by (`Store::command`), looked up after the snapshot was taken.
     pub first: Result<Option<StoredCommand>, String>,
     /// Why the log is not the one that was followed, where that is so.
     pub foreign: Option<String>,
@@ -49,7 +49,8 @@ pub struct Looked {
 pub struct Own {
     /// The record that was committed.
     pub record: Result<Option<StoredRecord>, String>,
-    /// The command's first record, which may be another one: another service may have been given the command too.
+    /// The record that the command is answered by (`Store::command`), which may be another one: another service may have
+    /// been given the command too.
     pub first: Result<Option<StoredCommand>, String>,
     /// The newest snapshot.
     pub snapshot: Arc<Snapshot>,

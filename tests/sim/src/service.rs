@@ -7,7 +7,7 @@ use event_log::{Entry, Failure, Identity};
 use schemas::api::LogCondition;
 use schemas::convergence::Patience;
 use schemas::state::Verdict;
-use schemas::{CommandId, LogId, PolicyKey, Position, Timestamp};
+use schemas::{CommandId, Hash, LogId, PolicyKey, Position, Timestamp};
 use service::fleet::hearing::Roster;
 use service::projection::fold::{Projected, Write as StoreWrite};
 use service::projection::follow::machine::{FollowerMachine, Input, Output, Told};
@@ -33,8 +33,8 @@ pub struct Disk {
     pub records: BTreeMap<Position, StoredRecord>,
     /// First records of commands.
     pub commands: BTreeMap<CommandId, StoredCommand>,
-    /// First accepted records of commands.
-    pub accepted: BTreeMap<CommandId, StoredCommand>,
+    /// First accepted records of commands, by request.
+    pub accepted: BTreeMap<(CommandId, Hash), StoredCommand>,
     /// When the store was flushed last.
     pub flushed_at: u64,
 }
@@ -56,15 +56,19 @@ impl Disk {
                     }
                 }
                 StoreWrite::PutNew(key, value) => {
-                    let id = key.get(1..).and_then(|id| uuid::Uuid::from_slice(id).ok());
+                    let id = key
+                        .get(1..17)
+                        .and_then(|id| uuid::Uuid::from_slice(id).ok());
                     let command = serde_json::from_slice::<StoredCommand>(&value).ok();
-                    if let (Some(id), Some(command)) = (id, command) {
-                        let known = if key.starts_with(b"C") {
-                            &mut self.accepted
-                        } else {
-                            &mut self.commands
-                        };
-                        known.entry(CommandId(id)).or_insert(command);
+                    if let (Some(id), Some(command)) = (id.map(CommandId), command) {
+                        match command.fingerprint {
+                            Some(request) if key == keys::accepted_request(id, request) => {
+                                self.accepted.entry((id, request)).or_insert(command);
+                            }
+                            Some(_) | None => {
+                                self.commands.entry(id).or_insert(command);
+                            }
+                        }
                     }
                 }
                 StoreWrite::Put(..) => {}
@@ -86,8 +90,14 @@ impl Disk {
 
     /// As `Store::command`.
     #[must_use]
-    pub fn command(&self, id: CommandId) -> Option<StoredCommand> {
-        let accepted = self.accepted.get(&id);
+    pub fn command(&self, id: CommandId, request: Hash) -> Option<StoredCommand> {
+        let of_any = (id, Hash([0; 32]))..=(id, Hash([0xff; 32]));
+        let accepted = (self.accepted.get(&(id, request))).or_else(|| {
+            self.accepted
+                .range(of_any)
+                .map(|(_, command)| command)
+                .next()
+        });
         accepted.or_else(|| self.commands.get(&id)).cloned()
     }
 

@@ -200,13 +200,13 @@ impl World {
                     .snapshot
                     .clone()
                     .unwrap_or_else(|| Arc::clone(&service.snapshot)),
-                first: Ok(service.disk.command(id)),
+                first: Ok(service.disk.command(id, write.command.fingerprint)),
                 foreign: (service.told.log == LogCondition::Foreign)
                     .then(|| service.told.detail.clone().unwrap_or_default()),
             })),
             Timer::Read(_, _, position) => Input::Read(Box::new(Own {
                 record: Ok(service.disk.records.get(position).cloned()),
-                first: Ok(service.disk.command(id)),
+                first: Ok(service.disk.command(id, write.command.fingerprint)),
                 snapshot: Arc::clone(&service.snapshot),
             })),
             Timer::Late(..) => Input::Waited(Waited::Late),
