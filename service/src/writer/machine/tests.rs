@@ -124,3 +124,16 @@ fn regression_another_record_at_the_committed_position_is_no_verdict() {
         "{outcome:?}"
     );
 }
+
+#[test]
+fn regression_a_value_refused_by_a_schema_is_refused_by_the_newest_state_only() {
+    let refused = |name: &str| Rejection::InvalidValue {
+        name: name.to_owned(),
+        value: "5".to_owned(),
+        allowed: "less".to_owned(),
+    };
+    assert!(may_be_behind(&refused("custom_a")));
+    // What is built in is the same everywhere, and is refused also while the log is away.
+    assert!(!may_be_behind(&refused("router_temperature")));
+    assert!(!may_be_behind(&refused("active_decode_blocks_threshold")));
+}
