@@ -159,3 +159,9 @@ pub fn built_in(kind: PolicyKind) -> &'static [BuiltIn] {
         PolicyKind::BusyThreshold => &BUSY_THRESHOLD,
     }
 }
+
+/// Whether a parameter of any kind has this name. Such a name cannot be registered.
+#[must_use]
+pub fn is_built_in(name: &str) -> bool {
+    (WORKER_SELECTION.iter().chain(&BUSY_THRESHOLD)).any(|known| known.name == name)
+}

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use super::{BUSY_THRESHOLD, ParameterName, WORKER_SELECTION};
+use super::{ParameterName, is_built_in};
 use crate::rejection::Rejection;
 
 /// Bound: a registry of 128 schemas stays below NATS's default message size of 1 MiB.
@@ -36,11 +36,7 @@ pub fn check_schema(name: &ParameterName, schema: &Value) -> Result<(), Rejectio
             why,
         })
     };
-    let reserved = WORKER_SELECTION
-        .iter()
-        .chain(&BUSY_THRESHOLD)
-        .any(|known| known.name == name.as_str());
-    if reserved {
+    if is_built_in(name.as_str()) {
         return refuse("is the name of a built-in parameter".to_owned());
     }
     match compile(schema) {

@@ -212,7 +212,7 @@ impl Walk {
 
     fn chunk(&self, store: &Store, chunk: Portion) -> Result<Vec<StoredRecord>, StoreError> {
         if let Some(id) = self.filter.command_id {
-            // One command has one record.
+            // The record that the command is answered by.
             let found = store.command(id, None)?.map(|command| command.position);
             let beyond = found.filter(|at| match self.direction {
                 Direction::Up => *at > self.from,

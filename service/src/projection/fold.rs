@@ -220,8 +220,6 @@ pub fn digest(snapshot: &Snapshot) -> Hash {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::fs::File;
-
     use bytes::Bytes;
     use proptest::prelude::*;
     use schemas::decide::{Change, Command, Order, PolicyOrder, decide};
@@ -351,18 +349,29 @@ mod tests {
         assert_eq!(digest(&left.snapshot()), digest(&right.snapshot()));
     }
 
+    /// A store and what it is over, gone with their last handles.
+    fn empty_store() -> (Store, sled::Db) {
+        let db = sled::Config::new().temporary(true).open().unwrap();
+        let lock = Arc::new(tempfile::tempfile().unwrap());
+        (Store::new(db.clone(), lock), db)
+    }
+
+    /// The same record with other words in it.
+    fn reworded(entry: &mut Entry, words: &[(&dyn std::fmt::Display, &dyn std::fmt::Display)]) {
+        let text = String::from_utf8_lossy(&entry.bytes).into_owned();
+        let text = (words.iter()).fold(text, |text, (from, to)| {
+            text.replace(&from.to_string(), &to.to_string())
+        });
+        entry.bytes = Bytes::from(text);
+    }
+
     #[test]
     fn regression_a_command_is_answered_by_its_accepted_record() {
-        let dir = tempfile::tempdir().unwrap();
-        let db = sled::Config::new().temporary(true).open().unwrap();
-        let lock = Arc::new(File::create(dir.path().join("lock")).unwrap());
-        let store = Store::new(db, lock);
+        let (store, _) = empty_store();
         // Record 2 is void and carries the id of a command whose other record, at 3, counts.
         let mut entries = log(&[Kind::Single(0), Kind::Void, Kind::Single(1)]);
         let (void, counts) = (CommandId(Uuid::from_u128(2)), CommandId(Uuid::from_u128(3)));
-        let text = String::from_utf8_lossy(&entries[1].bytes).into_owned();
-        let text = text.replace(&void.to_string(), &counts.to_string());
-        entries[1].bytes = Bytes::from(text);
+        reworded(&mut entries[1], &[(&void, &counts)]);
         let mut projected = Projected::default();
         for entry in &entries {
             let reading = migrations::read(&entry.subject, &entry.bytes);
@@ -377,18 +386,12 @@ mod tests {
 
     #[test]
     fn regression_each_request_under_one_id_is_answered_by_its_own_record() {
-        let dir = tempfile::tempdir().unwrap();
-        let db = sled::Config::new().temporary(true).open().unwrap();
-        let lock = Arc::new(File::create(dir.path().join("lock")).unwrap());
-        let store = Store::new(db, lock);
+        let (store, _) = empty_store();
         // Two services were given one id with two requests at once, and both records count.
         let mut entries = log(&[Kind::Single(0), Kind::Single(1)]);
         let (id, other) = (CommandId(Uuid::from_u128(1)), Uuid::from_u128(2));
         let request = Hash([0x11; 32]);
-        let text = String::from_utf8_lossy(&entries[1].bytes).into_owned();
-        let text = (text.replace(&other.to_string(), &id.to_string()))
-            .replace(&Hash::ZERO.to_string(), &request.to_string());
-        entries[1].bytes = Bytes::from(text);
+        reworded(&mut entries[1], &[(&other, &id), (&Hash::ZERO, &request)]);
         let mut projected = Projected::default();
         for entry in &entries {
             let reading = migrations::read(&entry.subject, &entry.bytes);
@@ -413,10 +416,7 @@ mod tests {
             batch in 1usize..7,
             hole in 0usize..10_000,
         ) {
-            let dir = tempfile::tempdir().unwrap();
-            let db = sled::Config::new().temporary(true).open().unwrap();
-            let lock = Arc::new(File::create(dir.path().join("lock")).unwrap());
-            let store = Store::new(db.clone(), lock);
+            let (store, db) = empty_store();
             let entries = log(&kinds);
             let mut projected = Projected::default();
             for chunk in entries.chunks(batch) {

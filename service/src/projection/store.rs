@@ -55,6 +55,24 @@ pub struct StoredCommand {
     pub verdict: Verdict,
 }
 
+impl StoredCommand {
+    /// Of a command's accepted records the one that answers this request: its own, else the first.
+    #[must_use]
+    pub fn answering(
+        accepted: impl IntoIterator<Item = StoredCommand>,
+        request: Option<Hash>,
+    ) -> Option<StoredCommand> {
+        let mut other = None;
+        for command in accepted {
+            if request.is_some() && command.fingerprint == request {
+                return Some(command);
+            }
+            other = other.or(Some(command));
+        }
+        other
+    }
+}
+
 /// A record with what became of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredRecord {
@@ -367,15 +385,12 @@ impl Store {
         id: CommandId,
         request: Option<Hash>,
     ) -> Result<Option<StoredCommand>, StoreError> {
-        let own = match request {
-            Some(fingerprint) => self.get(&keys::accepted_request(id, fingerprint))?,
-            None => None,
-        };
-        if own.is_some() {
-            return Ok(own);
-        }
-        match self.db.scan_prefix(keys::accepted(id)).values().next() {
-            Some(accepted) => Ok(Some(decode(&accepted?)?)),
+        let values = self.db.scan_prefix(keys::accepted(id)).values();
+        let accepted: Vec<StoredCommand> = values
+            .map(|value| decode(&value?))
+            .collect::<Result<_, StoreError>>()?;
+        match StoredCommand::answering(accepted, request) {
+            Some(accepted) => Ok(Some(accepted)),
             None => self.get(&keys::command(id)),
         }
     }

@@ -8,9 +8,9 @@ use std::sync::Arc;
 
 use event_log::{CommitError, Committed, Failure, Head};
 use schemas::decide::{Command, Decision, decide};
-use schemas::parameter::built_in;
+use schemas::parameter::is_built_in;
 use schemas::state::{Reading, Verdict};
-use schemas::{PolicyKey, PolicyKind, Position, Rejection};
+use schemas::{PolicyKey, Position, Rejection};
 
 use super::{Newer, Outcome, WriteError, Written, policies_of};
 use crate::projection::Snapshot;
@@ -303,12 +303,7 @@ fn may_be_behind(rejection: &Rejection) -> bool {
         | Rejection::NoSuchRevision { .. } => true,
         // SUBTLE: what a custom parameter may be stands in the log, and the command may be there already, by another service,
         // judged by an earlier schema (`regression_a_value_refused_by_a_schema_is_refused_by_the_newest_state_only`).
-        Rejection::InvalidValue { name, .. } => {
-            let mut known = [PolicyKind::WorkerSelection, PolicyKind::BusyThreshold]
-                .into_iter()
-                .flat_map(built_in);
-            !known.any(|built_in| built_in.name == name.as_str())
-        }
+        Rejection::InvalidValue { name, .. } => !is_built_in(name),
         Rejection::EmptyChange
         | Rejection::InvalidScope { .. }
         | Rejection::InvalidSchema { .. }

@@ -31,10 +31,8 @@ pub struct Disk {
     pub batches: VecDeque<Projected>,
     /// Records by position.
     pub records: BTreeMap<Position, StoredRecord>,
-    /// First records of commands.
-    pub commands: BTreeMap<CommandId, StoredCommand>,
-    /// First accepted records of commands, by request.
-    pub accepted: BTreeMap<(CommandId, Hash), StoredCommand>,
+    /// Commands, under the store's keys.
+    pub commands: BTreeMap<Vec<u8>, StoredCommand>,
     /// When the store was flushed last.
     pub flushed_at: u64,
 }
@@ -56,19 +54,8 @@ impl Disk {
                     }
                 }
                 StoreWrite::PutNew(key, value) => {
-                    let id = key
-                        .get(1..17)
-                        .and_then(|id| uuid::Uuid::from_slice(id).ok());
-                    let command = serde_json::from_slice::<StoredCommand>(&value).ok();
-                    if let (Some(id), Some(command)) = (id.map(CommandId), command) {
-                        match command.fingerprint {
-                            Some(request) if key == keys::accepted_request(id, request) => {
-                                self.accepted.entry((id, request)).or_insert(command);
-                            }
-                            Some(_) | None => {
-                                self.commands.entry(id).or_insert(command);
-                            }
-                        }
+                    if let Ok(command) = serde_json::from_slice(&value) {
+                        self.commands.entry(key).or_insert(command);
                     }
                 }
                 StoreWrite::Put(..) => {}
@@ -85,20 +72,17 @@ impl Disk {
             .map_or(Position::START, |at| at.state.position);
         self.records.retain(|position, _| *position <= end);
         self.commands.retain(|_, command| command.position <= end);
-        self.accepted.retain(|_, command| command.position <= end);
     }
 
     /// As `Store::command`.
     #[must_use]
     pub fn command(&self, id: CommandId, request: Hash) -> Option<StoredCommand> {
-        let of_any = (id, Hash([0; 32]))..=(id, Hash([0xff; 32]));
-        let accepted = (self.accepted.get(&(id, request))).or_else(|| {
-            self.accepted
-                .range(of_any)
-                .map(|(_, command)| command)
-                .next()
-        });
-        accepted.or_else(|| self.commands.get(&id)).cloned()
+        let prefix = keys::accepted(id);
+        let accepted = (self.commands.range(prefix.clone()..))
+            .take_while(|(key, _)| key.starts_with(&prefix))
+            .map(|(_, command)| command.clone());
+        StoredCommand::answering(accepted, Some(request))
+            .or_else(|| self.commands.get(&keys::command(id)).cloned())
     }
 
     /// The store is gone; the file that names the log may stay.
